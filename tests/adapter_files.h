@@ -121,8 +121,7 @@ static inline void fits(const char *model_path, const adapter *a, const char *pr
     model m = { 0 };
     error e = { 0 };
     CHECK(gguf_open_file(model_path, &file, &e) == GM_OK && model_shapes(file, &m, &e) == GM_OK);
-    const gm_status status =
-        adapter_fits(a, &m, gguf_find_tensor(file, "mm.input_projection.weight") ? file : NULL, &e);
+    const gm_status status = adapter_fits(a, &m, file, file, &e);
     if (problem) CHECK_MESSAGE(status && strstr(e.why, problem), "%s", e.why);
     else CHECK_MESSAGE(status == GM_OK, "%s", e.why);
     model_free(&m);

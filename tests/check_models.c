@@ -263,8 +263,8 @@ static void check_towers(const char *path, const char *projector) {
     TEST("%s opens", projector);
     if (!gguf_open_file(path, &files[0], &e) && !model_load(files[0], &m, &e)) model_text_graph(&m, NULL, &text, &e);
     if (!e.status) gguf_open_file(projector, &files[1], &e);
-    if (!e.status && !vision_load(files[1], m.config.width, &vision, &e)) vision_graph(&vision, &seen, &leaf, &e);
-    if (!e.status && !audio_load(files[1], m.config.width, &audio, &e)) audio_graph(&audio, &heard, &leaf, &e);
+    if (!e.status && !vision_load(files[1], m.config.width, &vision, &e)) vision_graph(&vision, NULL, &seen, &leaf, &e);
+    if (!e.status && !audio_load(files[1], m.config.width, &audio, &e)) audio_graph(&audio, NULL, &heard, &leaf, &e);
     CHECK_MESSAGE(!e.status, "%s", e.why);
     const uint32_t         heads = vision.config.heads, head = vision.config.head;
     const self_check_tower sight = { "vision", vision.config.layers ? 9 : 1, heads, head, &text, &m.config };

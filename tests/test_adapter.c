@@ -605,7 +605,7 @@ static void test_fits(void) {
         { "v.blk.0.attn_q.weight", "tiny-dense", "the model has none", { .in = 64, .out = 64, .experts = 1 } },
         { "v.blk.9.attn_q.weight",
           "tiny-mm-ollama",
-          "towers have no such tensor",
+          "tower has no such tensor",
           { .in = 64, .out = 64, .experts = 1 } },
         { "a.blk.0.attn_k_rel.weight", "tiny-mm-ollama", "maps 1 values to 2", { .in = 1, .out = 2, .experts = 1 } },
         { "blk.0.attn_norm.weight", "tiny-dense", "cannot correct this tensor", { .in = 64, .out = 1, .experts = 1 } },

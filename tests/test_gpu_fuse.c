@@ -557,7 +557,7 @@ static void test_tower_dispatches(const char *path, bool audio, size_t most) {
     size_t             layers = 0, dispatches = 0;
     gm_status          status = gguf_open_file(path, &file, &e);
     if (!status) status = audio ? audio_load(file, SOFT_WIDTH, &heard, &e) : vision_load(file, SOFT_WIDTH, &vision, &e);
-    if (!status) status = audio ? audio_graph(&heard, &g, &leaf, &e) : vision_graph(&vision, &g, &leaf, &e);
+    if (!status) status = audio ? audio_graph(&heard, NULL, &g, &leaf, &e) : vision_graph(&vision, NULL, &g, &leaf, &e);
     if (!status) status = graph_fuse(&g, &many, &fused, &e);
     CHECK_MESSAGE(!status, "%s", e.why);
     for (size_t i = 0; i < fused.op_count; i++, dispatches++) {

@@ -73,7 +73,9 @@ static bool open_tower(subject *s, bool sight) {
     gm_status status = gguf_open_file("tests/fixtures/tiny-mm.mmproj.gguf", &s->projector, &e);
     if (!status) status = vision_load(s->projector, s->config.width, &s->vision, &e);
     if (!status) status = audio_load(s->projector, s->config.width, &s->audio, &e);
-    if (!status) status = sight ? vision_graph(&s->vision, &s->g, &leaf, &e) : audio_graph(&s->audio, &s->g, &leaf, &e);
+    if (!status)
+        status =
+            sight ? vision_graph(&s->vision, NULL, &s->g, &leaf, &e) : audio_graph(&s->audio, NULL, &s->g, &leaf, &e);
     CHECK_MESSAGE(!status, "%s", e.why);
     const uint32_t heads = s->vision.config.heads, head = s->vision.config.head;
     if (sight) s->tower = (self_check_tower){ "vision", 9, heads, head, &s->text, &s->config };

@@ -88,13 +88,15 @@ gm_status adapter_inner_product(const adapter_pair *x, const adapter_pair *y, do
 
 /* ---- models ---- */
 
-/* Every pair corrects a tensor that the model has, and has its shape. `towers` is the file with the model's towers, which may be
- * its own; NULL: it has none, and an adapter for a tower is refused. The error names the tensor. */
-gm_status adapter_fits(const adapter *a, const model *m, const gguf *towers, error *e);
+/* Every pair corrects a tensor that the model has, and has its shape. `vision` and `audio` are the files to look for these towers in,
+ * which may be the model's own; NULL: it has none. The error names the tensor. */
+gm_status adapter_fits(const adapter *a, const model *m, const gguf *vision, const gguf *audio, error *e);
 
 /* A pair that fits but changes nothing: K or V of a layer that uses those of an earlier layer. */
 bool adapter_pair_is_unused(const adapter_pair *p, const model *m);
 
+/* The part of the model that a pair corrects. */
+model_part adapter_pair_part(const adapter_pair *p);
 /* The tensor of a tower by its name in an adapter: Ollama's files have other names for some. NULL: there is none. */
 const gguf_tensor *adapter_tower_tensor(const gguf *towers, const char *base);
 

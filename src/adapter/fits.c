@@ -54,22 +54,29 @@ const gguf_tensor *adapter_tower_tensor(const gguf *towers, const char *base) {
     return gguf_find_tensor(towers, ollama && module_inline_tensor(id, other) ? other : base);
 }
 
-static gm_status tower_fits(const adapter_pair *p, const gguf *towers, error *e) {
-    const gguf_tensor *t = towers ? adapter_tower_tensor(towers, p->base) : NULL;
-    if (!towers)
-        return fail(e, GM_BAD_ARGUMENT,
-                    "adapter of '%s': this is a tensor of a tower (pictures or sound), and the model has none",
-                    p->base);
-    if (!t) return fail(e, GM_BAD_ARGUMENT, "adapter of '%s': the model's towers have no such tensor", p->base);
-    return check_shape(p, t->ne[0], t->ne[1], t->ne[2], e);
+model_part adapter_pair_part(const adapter_pair *p) { return model_part_of(str_of(p->base)); }
+
+static gm_status tower_fits(const adapter_pair *p, const gguf *file, error *e) {
+    const bool         seen = adapter_pair_part(p) == PART_VISION;
+    const char        *sign = seen ? "v.patch_embd.weight" : "mm.a.input_projection.weight";
+    const gguf_tensor *t = file ? adapter_tower_tensor(file, p->base) : NULL;
+    if (t) return check_shape(p, t->ne[0], t->ne[1], t->ne[2], e);
+    if (!file || !gguf_find_tensor(file, sign))
+        return fail(
+            e, GM_BAD_ARGUMENT,
+            "adapter of '%s': it corrects the %s tower, but the model has none; a projector (mmproj) brings one",
+            p->base, seen ? "vision" : "audio");
+    return fail(e, GM_BAD_ARGUMENT,
+                "adapter of '%s': the model's %s tower has no such tensor; it was made for another model", p->base,
+                seen ? "vision" : "audio");
 }
 
-static gm_status pair_fits(const adapter_pair *p, const model *m, const gguf *towers, error *e) {
+static gm_status pair_fits(const adapter_pair *p, const model *m, const gguf *vision, const gguf *audio, error *e) {
     const model_config *c = &m->config;
     module_id           id;
     if (!module_of_tensor(str_of(p->base), &id))
         return fail(e, GM_UNSUPPORTED, "adapter of '%s': adapters cannot correct this tensor", p->base);
-    if (module_is_tower(id)) return tower_fits(p, towers, e);
+    if (module_is_tower(id)) return tower_fits(p, adapter_pair_part(p) == PART_VISION ? vision : audio, e);
     if (module_is_embedding(id)) return check_shape(p, c->vocabulary, c->width, 1, e);
     if (module_is_head(id)) return check_shape(p, c->width, c->vocabulary, 1, e);
     if (is_shared_kv(p, m)) {
@@ -80,7 +87,7 @@ static gm_status pair_fits(const adapter_pair *p, const model *m, const gguf *to
     return t ? check_shape(p, t->ne[0], t->ne[1], t->ne[2], e) : fail_no_tensor(p, id, m, e);
 }
 
-gm_status adapter_fits(const adapter *a, const model *m, const gguf *towers, error *e) {
-    for (size_t i = 0; i < a->count; i++) TRY(pair_fits(&a->pairs[i], m, towers, e));
+gm_status adapter_fits(const adapter *a, const model *m, const gguf *vision, const gguf *audio, error *e) {
+    for (size_t i = 0; i < a->count; i++) TRY(pair_fits(&a->pairs[i], m, vision, audio, e));
     return GM_OK;
 }

@@ -74,8 +74,7 @@ static gm_status check_model(const adapter *a, const char *name, error *e) {
     gm_status status = model_argument_open(name, &memory, &file, e);
     if (!status) status = model_shapes(file, &m, e);
     if (!status) {
-        const bool towers = gguf_find_tensor(file, "mm.input_projection.weight") != NULL;
-        status = adapter_fits(a, &m, towers ? file : NULL, e);
+        status = adapter_fits(a, &m, file, file, e);
         model_free(&m);
     }
     gguf_free(file);

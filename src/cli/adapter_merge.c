@@ -41,16 +41,15 @@ static gm_status merge_type(const char *name, merge_options *o, error *e) {
 }
 
 static gm_status merge_add(merge_work *w, const char *given, error *e) {
-    const bool towers = gguf_find_tensor(w->file, "mm.input_projection.weight") != NULL;
-    adapter   *a = NULL;
-    size_t     length;
-    float      scale;
+    adapter *a = NULL;
+    size_t   length;
+    float    scale;
     TRY(adapter_argument(given, &length, &scale, e));
     const char *path = arena_copy(&w->memory, (str){ given, length });
     if (!path) return fail_memory(e, "an adapter's path", length);
     TRY(adapter_open(path, &a, e));
     w->parts[w->count++] = (merge_part){ a, scale };
-    return adapter_fits(a, &w->m, towers ? w->file : NULL, e);
+    return adapter_fits(a, &w->m, w->file, w->file, e);
 }
 
 static gm_status merge_open(merge_work *w, const adapter_values *v, const char *const *given, size_t count, error *e) {

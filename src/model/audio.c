@@ -13,6 +13,7 @@ typedef struct {
     const audio_weights *w;
     const audio_config  *c;
     last_clip            clip;
+    corrections          added; /* by adapters */
 } audio_builder;
 
 static tensor *audio_norm(audio_builder *b, tensor *x, const weight *w) {
@@ -20,7 +21,7 @@ static tensor *audio_norm(audio_builder *b, tensor *x, const weight *w) {
 }
 
 static tensor *audio_linear(audio_builder *b, const clipped_linear *l, tensor *x) {
-    return tower_linear(b->g, &b->clip, l, x);
+    return tower_linear(&b->added, &b->clip, l, x);
 }
 
 /* relu(LN(conv(x))): a window of three rows becomes one row of half as many frequencies. LN is over the channels. */
@@ -78,9 +79,9 @@ static tensor *audio_encoder(audio_builder *b, tensor *mel) {
     graph              *g = b->g;
     tensor             *x = subsample(b, 0, mel, 1, AUDIO_MEL_BINS, AUDIO_WINDOW);
     x = subsample(b, 1, x, c->channels[0], AUDIO_MEL_BINS / 2, 1);
-    x = graph_matmul(g, weight_tensor(g, &b->w->input_projection), x);
+    x = tower_product(&b->added, &b->w->input_projection, x);
     for (uint32_t i = 0; i < c->layers; i++) x = conformer_layer(b, &b->w->layer[i], x);
-    x = graph_matmul(g, weight_tensor(g, &b->w->output_projection), graph_select_rows(g, x));
+    x = tower_product(&b->added, &b->w->output_projection, graph_select_rows(g, x));
     return graph_add(g, x, weight_tensor(g, &b->w->output_bias));
 }
 
@@ -94,13 +95,15 @@ uint64_t audio_run_bytes(const audio_config *c) {
 }
 
 /* soft = W · rms(y) */
-gm_status audio_graph(const audio_weights *w, graph *out, tensor **leaf, error *e) {
+gm_status audio_graph(const audio_weights *w, const model_adapters *adapters, graph *out, tensor **leaf, error *e) {
     *out = (graph){ 0 };
     audio_builder b = { .g = out, .w = w, .c = &w->config };
+    corrections_begin(&b.added, out, adapters);
     if (b.c->layers) *leaf = graph_leaf(out, AXIS_TOKENS, AUDIO_MEL_BINS, AUDIO_WINDOW * AUDIO_WINDOW);
     else *leaf = graph_leaf(out, AXIS_TOKENS, b.c->frame, 1);
     tensor *y = b.c->layers ? audio_encoder(&b, *leaf) : graph_select_rows(out, *leaf);
-    out->result = graph_matmul(out, weight_tensor(out, &w->projection), audio_norm(&b, y, NULL));
+    out->result = tower_product(&b.added, &w->projection, audio_norm(&b, y, NULL));
+    corrections_end(&b.added, "the audio tower");
     if (!out->result && !out->problem.status)
         fail(&out->problem, GM_BAD_FILE, "the graph of the audio tower could not be built");
     if (!out->problem.status) return GM_OK;

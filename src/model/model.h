@@ -44,7 +44,7 @@ typedef struct {
     uint64_t       bytes_per_token; /* weight bytes read to decode one token */
 } model;
 
-typedef enum { PART_TEXT, PART_VISION, PART_AUDIO } model_part;
+typedef enum { PART_TEXT, PART_VISION, PART_AUDIO, MODEL_PARTS } model_part;
 
 /* The part of a model that a tensor belongs to. */
 model_part model_part_of(str tensor_name);

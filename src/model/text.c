@@ -3,7 +3,6 @@
 #include "model/text_parts.h"
 
 #include <math.h>
-#include <string.h>
 
 tensor *weight_tensor(graph *g, const weight *w) {
     tensor *t = w->name ? graph_weight(g, w->name, w->type, w->ne, w->data) : NULL;
@@ -12,59 +11,18 @@ tensor *weight_tensor(graph *g, const weight *w) {
     return t;
 }
 
-/* ---- adapters ---- */
-
-static tensor *adapter_vector(text_builder *b, const char *name, const float *data, uint64_t place, uint64_t n) {
-    tensor *t = graph_weight(b->g, name, TYPE_F32, (uint64_t[]){ n, 1, 1 }, data);
-    if (t && !data) t->place = place;
-    return t;
-}
-
-/* The adapters of a weight; false: none corrects it. */
-static bool find_site(text_builder *b, const char *base, lora_site *out) {
-    const model_site *s = NULL;
-    for (size_t i = 0; b->adapters && base && i < b->adapters->count && !s; i++) {
-        if (!strcmp(b->adapters->sites[i].base, base)) s = &b->adapters->sites[i];
-    }
-    if (!s) return false;
-    const uint64_t columns = b->adapters->slots * s->experts * s->rank;
-    *out = (lora_site){ .a = adapter_vector(b, base, s->a, s->place, columns * s->in),
-                        .b = adapter_vector(b, base, s->b, s->place + MODEL_PLACES, columns * s->out),
-                        .sets = b->sets,
-                        .rank = s->rank,
-                        .slots = b->adapters->slots,
-                        .experts = s->experts };
-    b->corrected[s - b->adapters->sites] = true;
-    return true;
-}
-
-/* What an adapter sees of x. */
-static tensor *seen(text_builder *b, const char *base, tensor *x) {
-    uint32_t site = 0;
-    if (!b->dropout_key) return x;
-    while (strcmp(b->adapters->sites[site].base, base)) site++;
-    return graph_dropout(b->g, x, b->dropout_key, b->dropout, site);
-}
-
-/* y + Σ_s w_s · B_s · (A_s · x), y = W·x */
-static tensor *corrected_as(text_builder *b, tensor *y, const char *base, tensor *x) {
-    lora_site site;
-    if (!find_site(b, base, &site)) return y;
-    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, seen(b, base, x), NULL, 0), NULL, 0);
-}
+/* ---- linears ---- */
 
 static tensor *corrected(text_builder *b, tensor *y, const weight *w, tensor *x) {
-    return corrected_as(b, y, w->name, x);
+    return corrections_add(&b->added, y, w->name, x);
 }
 
 /* x + Σ_s w_s · B_s · A_s[id], in which √d is part of B_s, as in the row of the table */
 static tensor *corrected_embedding(text_builder *b, tensor *x) {
     lora_site site;
-    if (!find_site(b, b->m->token_embd.name, &site)) return x;
+    if (!corrections_site(&b->added, b->m->token_embd.name, &site)) return x;
     return graph_lora_expand(b->g, &site, x, graph_lora_shrink_id(b->g, &site), NULL, 0);
 }
-
-/* ---- linears ---- */
 
 static tensor *product(text_builder *b, const weight *w, tensor *x) {
     return graph_matmul(b->g, weight_tensor(b->g, w), x);
@@ -76,9 +34,9 @@ static tensor *expert_linear(text_builder *b, const weight *w, tensor *x, tensor
     const uint32_t used = b->c->experts_used;
     tensor        *y = graph_matmul_experts(b->g, weight_tensor(b->g, w), x, routes, used);
     lora_site      site;
-    if (!find_site(b, w->name, &site)) return y;
-    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, seen(b, w->name, x), routes, used), routes,
-                             used);
+    if (!corrections_site(&b->added, w->name, &site)) return y;
+    tensor *seen = corrections_seen(&b->added, w->name, x);
+    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, seen, routes, used), routes, used);
 }
 
 /* ---- layers ---- */
@@ -167,18 +125,9 @@ tensor *text_layer(text_builder *b, uint32_t i, tensor *x) {
     return w->output_scale == 1 ? y : graph_scale(g, y, w->output_scale);
 }
 
-static void add_sets(text_builder *b) {
-    const model_adapters *a = b->adapters;
-    b->sets = adapter_vector(b, "adapter sets", a->table, a->place, (uint64_t)a->sets * a->slots);
-    b->corrected = arena_array(&b->g->memory, a->count + 1, sizeof *b->corrected);
-    if (b->corrected) return;
-    fail_memory(&b->g->problem, "the graph's adapters", a->count * sizeof *b->corrected);
-    b->adapters = NULL;
-}
-
 void text_begin(text_builder *b, graph *g, const model *m, const model_adapters *adapters) {
-    *b = (text_builder){ .g = g, .m = m, .c = &m->config, .adapters = adapters };
-    if (adapters) add_sets(b);
+    *b = (text_builder){ .g = g, .m = m, .c = &m->config };
+    corrections_begin(&b->added, g, adapters);
     b->caches = arena_array(&g->memory, b->c->layers, sizeof *b->caches);
     if (!b->caches) fail_memory(&g->problem, "the graph's caches", b->c->layers * sizeof *b->caches);
 }
@@ -196,16 +145,10 @@ tensor *text_input(text_builder *b) {
 tensor *text_head(text_builder *b, tensor *x) {
     tensor *h = text_norm(b, graph_select_rows(b->g, x), &b->m->output_norm);
     tensor *logits = product(b, b->m->output.name ? &b->m->output : &b->m->token_embd, h);
-    return corrected_as(b, logits, "output.weight", h);
+    return corrections_add(&b->added, logits, "output.weight", h);
 }
 
-void text_check_sites(const text_builder *b) {
-    for (size_t i = 0; b->adapters && i < b->adapters->count && !b->g->problem.status; i++) {
-        if (!b->corrected[i])
-            fail(&b->g->problem, GM_UNSUPPORTED, "an adapter corrects '%s', which the text model does not compute with",
-                 b->adapters->sites[i].base);
-    }
-}
+void text_check_sites(const text_builder *b) { corrections_end(&b->added, "the text model"); }
 
 gm_status model_text_graph(const model *m, const model_adapters *adapters, graph *out, error *e) {
     *out = (graph){ .batched = true };

@@ -3,20 +3,16 @@
 #ifndef GM_MODEL_TEXT_PARTS_H
 #define GM_MODEL_TEXT_PARTS_H
 
-#include "model/model.h"
+#include "model/corrections.h"
 
 typedef struct {
-    graph                *g;
-    const model          *m;
-    const model_config   *c;
-    tensor               *rope_full, *rope_sliding; /* cosines and sines of the tokens' positions */
-    tensor               *per_layer_inputs;         /* [P, L] */
-    tensor              **caches;                   /* by layer: its keys and values, after its tokens' were stored */
-    const model_adapters *adapters;                 /* NULL: none */
-    tensor               *sets;                     /* their table */
-    tensor               *dropout_key;              /* training: NULL: adapters see everything */
-    float                 dropout;
-    bool                 *corrected; /* sites that are in the graph so far */
+    graph              *g;
+    const model        *m;
+    const model_config *c;
+    tensor             *rope_full, *rope_sliding; /* cosines and sines of the tokens' positions */
+    tensor             *per_layer_inputs;         /* [P, L] */
+    tensor            **caches;                   /* by layer: its keys and values, after its tokens' were stored */
+    corrections         added;                    /* by adapters */
 } text_builder;
 
 void    text_begin(text_builder *b, graph *g, const model *m, const model_adapters *adapters);

@@ -44,9 +44,9 @@ static void body_backward(body_builder *t, uint32_t kept) {
 }
 
 static tensor *add_dropout(text_builder *b, float probability) {
-    b->dropout = probability;
-    b->dropout_key = probability > 0 && b->adapters ? graph_leaf(b->g, AXIS_RUN, 2, 1) : NULL;
-    return b->dropout_key;
+    b->added.dropout = probability;
+    b->added.dropout_key = probability > 0 && b->added.adapters ? graph_leaf(b->g, AXIS_RUN, 2, 1) : NULL;
+    return b->added.dropout_key;
 }
 
 static const bool *build_body(const model *m, const train_graph_options *o, train_graphs *out) {
@@ -66,7 +66,7 @@ static const bool *build_body(const model *m, const train_graph_options *o, trai
         body_backward(&t, o->kept);
     }
     backward_end(&t.back);
-    return t.b.corrected;
+    return t.b.added.done;
 }
 
 static void build_head(const model *m, const train_graph_options *o, const bool *in_body, train_graphs *out) {
@@ -93,7 +93,7 @@ static void build_head(const model *m, const train_graph_options *o, const bool 
     g->result = loss;
     if (out->gradient && loss) g->further[0] = graph_add(g, out->before, backward_gradient(&back, out->x));
     backward_end(&back);
-    for (size_t i = 0; b.adapters && i < b.adapters->count; i++) b.corrected[i] |= in_body[i];
+    for (size_t i = 0; b.added.adapters && i < b.added.adapters->count; i++) b.added.done[i] |= in_body[i];
     text_check_sites(&b);
 }
 

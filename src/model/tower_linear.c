@@ -38,7 +38,11 @@ static tensor *clip_shared(graph *g, last_clip *last, tensor *x, float least, fl
     return last->clipped;
 }
 
-tensor *tower_linear(graph *g, last_clip *last, const clipped_linear *l, tensor *x) {
-    tensor *y = graph_matmul(g, weight_tensor(g, &l->w), clip_shared(g, last, x, l->in_least, l->in_most));
-    return unbounded(l->out_least, l->out_most) ? y : graph_clamp(g, y, l->out_least, l->out_most);
+tensor *tower_product(corrections *added, const weight *w, tensor *x) {
+    return corrections_add(added, graph_matmul(added->g, weight_tensor(added->g, w), x), w->name, x);
+}
+
+tensor *tower_linear(corrections *added, last_clip *last, const clipped_linear *l, tensor *x) {
+    tensor *y = tower_product(added, &l->w, clip_shared(added->g, last, x, l->in_least, l->in_most));
+    return unbounded(l->out_least, l->out_most) ? y : graph_clamp(added->g, y, l->out_least, l->out_most);
 }

@@ -4,6 +4,7 @@
 #ifndef GM_TOWERS_H
 #define GM_TOWERS_H
 
+#include "model/corrections.h"
 #include "model/loader.h"
 
 /* A linear layer that clips its input and its output. No bounds: ±FLT_MAX. */
@@ -23,8 +24,11 @@ typedef struct {
 clipped_linear tower_linear_load(weight_loader *from, const char *name, uint64_t k, uint64_t m,
                                  const float otherwise[4]);
 
-/* clamp(W · clamp(x)). Linears that read the same value with the same bounds one after the other share the clamp. */
-tensor *tower_linear(graph *g, last_clip *last, const clipped_linear *l, tensor *x);
+/* clamp(W · clamp(x)); adapters correct the product, before the result is clipped. Linears that read the same value with the same bounds
+ * one after the other share the clamp. */
+tensor *tower_linear(corrections *added, last_clip *last, const clipped_linear *l, tensor *x);
+/* W · x without bounds. */
+tensor *tower_product(corrections *added, const weight *w, tensor *x);
 
 /* ---- vision ---- */
 
@@ -67,8 +71,9 @@ void      vision_free(vision_weights *w);
 uint64_t vision_run_bytes(const vision_config *c, uint32_t soft_tokens);
 
 /* Tokens of a run are patches. A record's id is the patch's column, its position the row. The patches of a soft token are
- * consecutive; outputs are the first of them. `*patches` is the leaf that takes them: pixels channel after channel, from 0 to 1, or from −1 to 1 if there is an encoder. */
-gm_status vision_graph(const vision_weights *w, graph *out, tensor **patches, error *e);
+ * consecutive; outputs are the first of them. `*patches` is the leaf that takes them: pixels channel after channel, from 0 to 1, or
+ * from −1 to 1 if there is an encoder. With adapters (NULL: none), each patch is corrected by the set that its record names. */
+gm_status vision_graph(const vision_weights *w, const model_adapters *adapters, graph *out, tensor **patches, error *e);
 
 /* ---- audio ---- */
 
@@ -119,6 +124,6 @@ uint64_t audio_run_bytes(const audio_config *c);
 
 /* Tokens of a run are soft tokens; a sound is a span. `*leaf` takes what a token hears: three windows of three mel frames
  * [AUDIO_MEL_BINS, 9], or a frame of samples. */
-gm_status audio_graph(const audio_weights *w, graph *out, tensor **leaf, error *e);
+gm_status audio_graph(const audio_weights *w, const model_adapters *adapters, graph *out, tensor **leaf, error *e);
 
 #endif

@@ -14,6 +14,7 @@ typedef struct {
     const vision_config  *c;
     tensor               *rope; /* cosines and sines of the patches' columns, and of their rows */
     last_clip             clip;
+    corrections           added; /* by adapters */
 } vision_builder;
 
 static tensor *vision_norm(vision_builder *b, tensor *x, const weight *w) {
@@ -21,7 +22,7 @@ static tensor *vision_norm(vision_builder *b, tensor *x, const weight *w) {
 }
 
 static tensor *vision_clipped(vision_builder *b, const clipped_linear *l, tensor *x) {
-    return tower_linear(b->g, &b->clip, l, x);
+    return tower_linear(&b->added, &b->clip, l, x);
 }
 
 /* The first half of each head turns with the patch's column, the second with its row. */
@@ -91,12 +92,15 @@ uint64_t vision_run_bytes(const vision_config *c, uint32_t soft_tokens) {
     return patches * sizeof(float) * (values + UINT64_C(4) * c->width + UINT64_C(3) * c->feed_forward);
 }
 
-gm_status vision_graph(const vision_weights *w, graph *out, tensor **patches, error *e) {
+gm_status vision_graph(const vision_weights *w, const model_adapters *adapters, graph *out, tensor **patches,
+                       error *e) {
     *out = (graph){ 0 };
     vision_builder b = { .g = out, .w = w, .c = &w->config };
+    corrections_begin(&b.added, out, adapters);
     *patches = graph_leaf(out, AXIS_TOKENS, w->patch_embd.ne[0], 1);
     tensor *p = b.c->layers ? encoder(&b, *patches) : without_encoder(&b, *patches);
-    out->result = graph_matmul(out, weight_tensor(out, &w->projection), vision_norm(&b, p, NULL));
+    out->result = tower_product(&b.added, &w->projection, vision_norm(&b, p, NULL));
+    corrections_end(&b.added, "the vision tower");
     if (!out->result && !out->problem.status)
         fail(&out->problem, GM_BAD_FILE, "the graph of the vision tower could not be built");
     if (!out->problem.status) return GM_OK;

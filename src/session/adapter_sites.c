@@ -3,6 +3,7 @@
 #include "session/adapter_sites.h"
 
 #include "session/engine.h"
+#include "session/tower_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,9 +19,9 @@ static uint32_t rank_class(uint32_t rank) {
     return class;
 }
 
-static model_site *site_named(const adapter_sites *s, const char *base) {
+static model_site *site_named(const adapter_sites *s, const char *pair) {
     for (size_t i = 0; i < s->model.count; i++) {
-        if (!strcmp(s->sites[i].base, base)) return &s->sites[i];
+        if (!strcmp(s->pairs[i], pair)) return &s->sites[i];
     }
     return NULL;
 }
@@ -29,7 +30,8 @@ static model_site *site_named(const adapter_sites *s, const char *base) {
 
 site_part site_part_of(const adapter_sites *s, size_t part) {
     const model_site *site = &s->sites[part / 2];
-    site_part         out = { .site = site, .is_b = part % 2, .is_table = !strcmp(site->base, "token_embd.weight") };
+    site_part         out = { .site = site, .pair = s->pairs[part / 2], .is_b = part % 2 };
+    out.is_table = !strcmp(site->base, "token_embd.weight");
     out.rows = out.is_table && !out.is_b ? site->in : site->rank * site->experts;
     out.length = out.is_table && !out.is_b ? site->rank : out.is_b ? site->out : site->in;
     return out;
@@ -58,32 +60,52 @@ static void site_fill_row(const adapter_sites *s, const site_part *p, const adap
 
 void site_fill(const adapter_sites *s, const site_part *p, const adapter *content, uint64_t row, uint64_t count,
                float *out) {
-    const adapter_pair *pair = adapter_find(content, p->site->base);
+    const adapter_pair *pair = adapter_find(content, p->pair);
     for (uint64_t i = 0; i < count; i++) site_fill_row(s, p, pair, row + i, out + i * p->length);
 }
 
 /* ---- making ---- */
 
-static gm_status sites_collect(adapter_sites *s, const model *m, adapter *const *contents, size_t count, error *e) {
-    size_t most = 0;
+/* The weight of a pair, as the model's file or its projector calls it. */
+static const char *site_weight(adapter_sites *s, const gm_engine *engine, const adapter_pair *pair) {
+    const model_part   part = adapter_pair_part(pair);
+    const gguf        *file = part ? engine_tower_file(engine, part == PART_VISION ? TOWER_VISION : TOWER_AUDIO) : NULL;
+    const gguf_tensor *found = file ? adapter_tower_tensor(file, pair->base) : NULL;
+    return arena_copy(&s->memory, found ? found->name : str_of(pair->base));
+}
+
+static gm_status site_add(adapter_sites *s, const gm_engine *engine, const adapter_pair *pair, error *e) {
+    model_site *site = site_named(s, pair->base);
+    if (!site) {
+        site = &s->sites[s->model.count];
+        *site = (model_site){
+            .base = site_weight(s, engine, pair), .in = pair->in, .out = pair->out, .experts = pair->experts
+        };
+        const char *name = arena_copy(&s->memory, str_of(pair->base));
+        if (!site->base || !name) return fail_memory(e, "an adapter's site", ADAPTER_NAME);
+        s->pairs[s->model.count++] = name;
+    }
+    site->rank = (uint32_t)max_size(site->rank, rank_class(pair->rank));
+    return GM_OK;
+}
+
+static gm_status sites_collect(adapter_sites *s, const gm_engine *engine, adapter *const *contents, size_t count,
+                               error *e) {
+    size_t most = 1;
     for (size_t i = 0; i < count; i++) most += contents[i]->count;
-    s->sites = arena_array(&s->memory, max_size(most, 1), sizeof *s->sites);
-    if (!s->sites) return fail_memory(e, "the adapters' sites", most * sizeof *s->sites);
-    for (size_t i = 0; i < count; i++) {
-        for (size_t j = 0; j < contents[i]->count; j++) {
-            const adapter_pair *pair = &contents[i]->pairs[j];
-            if (adapter_pair_is_unused(pair, m)) continue;
-            model_site *site = site_named(s, pair->base);
-            if (!site) {
-                site = &s->sites[s->model.count++];
-                *site = (model_site){ .base = arena_copy(&s->memory, str_of(pair->base)),
-                                      .in = pair->in,
-                                      .out = pair->out,
-                                      .experts = pair->experts };
-                if (!site->base) return fail_memory(e, "an adapter's site", ADAPTER_NAME);
+    s->sites = arena_array(&s->memory, most, sizeof *s->sites);
+    s->pairs = arena_array(&s->memory, most, sizeof *s->pairs);
+    if (!s->sites || !s->pairs) return fail_memory(e, "the adapters' sites", most * sizeof *s->sites);
+    for (model_part part = 0; part < MODEL_PARTS; part++) {
+        s->parts[part].sites = s->sites + s->model.count;
+        for (size_t i = 0; i < count; i++) {
+            for (size_t j = 0; j < contents[i]->count; j++) {
+                const adapter_pair *pair = &contents[i]->pairs[j];
+                if (adapter_pair_part(pair) != part || adapter_pair_is_unused(pair, &engine->weights)) continue;
+                TRY(site_add(s, engine, pair, e));
             }
-            site->rank = (uint32_t)max_size(site->rank, rank_class(pair->rank));
         }
+        s->parts[part].count = (size_t)(s->sites + s->model.count - s->parts[part].sites);
     }
     return GM_OK;
 }
@@ -145,6 +167,12 @@ static gm_status sites_allocate(adapter_sites *s, bool on_gpu, uint64_t *places,
     }
     s->model.place = *places += MODEL_PLACES;
     s->model.table = on_gpu ? NULL : s->table;
+    for (model_part part = 0; part < MODEL_PARTS; part++) {
+        const model_adapters own = s->parts[part];
+        s->parts[part] = s->model;
+        s->parts[part].sites = own.sites;
+        s->parts[part].count = own.count;
+    }
     return GM_OK;
 }
 
@@ -160,14 +188,14 @@ static gm_status sites_reserve(adapter_sites *s, gm_engine *engine, error *e) {
 static gm_status sites_try(adapter_sites *s, gm_engine *engine, adapter *const *contents, size_t count, size_t slots,
                            bool spare, uint64_t *places, error *e) {
     *s = (adapter_sites){ .width = engine->weights.config.width };
-    gm_status status = sites_collect(s, &engine->weights, contents, count, e);
+    gm_status status = sites_collect(s, engine, contents, count, e);
     s->model.sites = s->sites;
     s->model.sets = ADAPTER_SETS;
     if (!status) s->model.slots = slots_for(s, slots, spare);
     if (!status) status = sites_allocate(s, engine->on_gpu, places, e);
     if (!status) {
         s->g = calloc(1, sizeof *s->g);
-        status = s->g ? model_text_graph(&engine->weights, &s->model, s->g, e)
+        status = s->g ? model_text_graph(&engine->weights, &s->parts[PART_TEXT], s->g, e)
                       : fail_memory(e, "the adapters' graph", sizeof *s->g);
     }
     if (!status && engine->on_gpu) status = sites_reserve(s, engine, e);

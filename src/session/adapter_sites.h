@@ -11,10 +11,12 @@
 enum { ADAPTER_SETS = 256 }; /* weighted sets that can be in use at once; set 0 is empty */
 
 typedef struct {
-    arena          memory; /* the sites and their names */
-    model_site    *sites;
+    arena          memory;   /* the sites and their names */
+    model_site    *sites;    /* those of the text model, then those of each tower */
+    const char   **pairs;    /* of each site: what adapters call its weight, which the file may call otherwise */
     float        **matrices; /* [2 · count]: A and B of each site; NULL: only the GPU has them */
-    model_adapters model;
+    model_adapters model;    /* all sites */
+    model_adapters parts[MODEL_PARTS];
     float         *table; /* [ADAPTER_SETS, slots]: the sets' weights */
     graph         *g;     /* the text model with corrections at these sites */
     uint32_t       width; /* the model's */
@@ -33,6 +35,7 @@ bool adapter_sites_take(const adapter_sites *s, const model *m, const adapter *c
  * class; of the embedding's A one per id. */
 typedef struct {
     const model_site *site;
+    const char       *pair;
     bool              is_b, is_table;
     uint64_t          rows, length;
 } site_part;

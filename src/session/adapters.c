@@ -3,13 +3,14 @@
 #include "base/sha256.h"
 #include "session/decoder.h"
 #include "session/decoder_gpu.h"
+#include "session/tower_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 const graph *engine_adapters_graph(const gm_engine *engine, bool adapted) {
-    return adapted ? engine->adapters.sites.g : &engine->text;
+    return adapted && engine->adapters.sites.parts[PART_TEXT].count ? engine->adapters.sites.g : &engine->text;
 }
 
 /* ---- sets ---- */
@@ -128,7 +129,15 @@ bool engine_adapters_set_lasts(const gm_engine *engine, uint32_t set) {
 
 static int digest_order(const void *a, const void *b) { return memcmp(a, b, 32); }
 
-void engine_adapters_digest(const gm_engine *engine, uint32_t set, char hex[65]) {
+static bool adapter_corrects(const adapter *a, model_part part) {
+    for (size_t i = 0; i < a->count; i++) {
+        if (adapter_pair_part(&a->pairs[i]) == part) return true;
+    }
+    return false;
+}
+
+/* `part` MODEL_PARTS: of all adapters. Without memory it identifies nothing: what is restored is computed again. */
+static void set_digest(const gm_engine *engine, uint32_t set, model_part part, char hex[65]) {
     enum { ENTRY = 32 + sizeof(float) };
     const engine_adapters *a = &engine->adapters;
     const uint32_t         slots = a->sites.model.slots;
@@ -136,18 +145,39 @@ void engine_adapters_digest(const gm_engine *engine, uint32_t set, char hex[65])
     size_t                 count = 0;
     sha256                 hash;
     *hex = 0;
-    if (!entries) return; /* identifies nothing: what is restored is computed again */
-    for (uint32_t i = 0; i < slots; i++) {
+    for (uint32_t i = 0; entries && set && i < slots; i++) {
         if (!slot_in_set(a, set, i)) continue;
+        if (part < MODEL_PARTS && !adapter_corrects(a->slots[i]->content, part)) continue;
         memcpy(entries + count * ENTRY, a->slots[i]->content->digest, 32);
         memcpy(entries + count++ * ENTRY + 32, &set_row(a, set)[i], sizeof(float));
     }
-    qsort(entries, count, ENTRY, digest_order);
-    sha256_start(&hash);
-    sha256_add(&hash, entries, count * ENTRY);
-    sha256_end(&hash, digest);
-    sha256_hex(digest, hex);
+    if (count) {
+        qsort(entries, count, ENTRY, digest_order);
+        sha256_start(&hash);
+        sha256_add(&hash, entries, count * ENTRY);
+        sha256_end(&hash, digest);
+        sha256_hex(digest, hex);
+    }
     free(entries);
+}
+
+void engine_adapters_digest(const gm_engine *engine, uint32_t set, char hex[65]) {
+    set_digest(engine, set, MODEL_PARTS, hex);
+}
+
+void engine_adapters_part_digest(const gm_engine *engine, uint32_t set, model_part part, char hex[65]) {
+    set_digest(engine, set, part, hex);
+}
+
+bool engine_adapters_see_alike(const gm_engine *engine, uint32_t set, uint32_t other) {
+    bool alike = true;
+    for (model_part part = PART_VISION; part < MODEL_PARTS; part++) {
+        char one[65], two[65];
+        set_digest(engine, set, part, one);
+        set_digest(engine, other, part, two);
+        alike = alike && !strcmp(one, two);
+    }
+    return alike;
 }
 
 /* ---- slots ---- */
@@ -163,6 +193,7 @@ static void adapters_stop_runs(gm_engine *engine) {
         decoder_forget_adapters(engine->decoders[i]);
         gpu_decoder_forget_adapters(engine->gpu_decoders[i]);
     }
+    engine_towers_forget_adapters(engine);
     plans_drop(&engine->plans, engine->adapters.sites.g);
 }
 
@@ -182,7 +213,7 @@ static void slot_fill_memory(const engine_adapters *a, const gm_adapter *held) {
 static void slot_put(gm_engine *engine, gm_adapter *held, uint32_t slot) {
     engine_adapters *a = &engine->adapters;
     held->slot = slot;
-    held->written = !engine->on_gpu;
+    for (size_t i = 0; i < MODEL_PARTS; i++) held->written[i] = !engine->on_gpu;
     a->slots[slot] = held;
     if (!engine->on_gpu) slot_fill_memory(a, held);
     adapters_begin_writing(a);
@@ -234,7 +265,17 @@ static uint32_t slot_free(const engine_adapters *a) {
 }
 
 gm_status engine_adapters_check(const gm_engine *engine, const adapter *content, error *e) {
-    return adapter_fits(content, &engine->weights, NULL, e);
+    TRY(adapter_fits(content, &engine->weights, engine_tower_file(engine, TOWER_VISION),
+                     engine_tower_file(engine, TOWER_AUDIO), e));
+    for (size_t i = 0; i < content->count; i++) {
+        if (str_ends_with(str_of(content->pairs[i].base), ".attn_k_rel.weight"))
+            return fail(
+                e, GM_UNSUPPORTED,
+                "adapter of '%s': the audio tower computes its relative positions once, when it is loaded, so an "
+                "adapter cannot correct them; merge it into the model (gemmule adapter merge)",
+                content->pairs[i].base);
+    }
+    return GM_OK;
 }
 
 gm_status engine_adapters_add(gm_engine *engine, adapter *content, gm_adapter **out, error *e) {
@@ -259,7 +300,7 @@ void engine_adapters_drop(gm_adapter *held) {
     gm_engine       *engine = held->engine;
     engine_adapters *a = &engine->adapters;
     if (--held->users) return;
-    if (!held->written) adapters_begin_writing(a); /* another slot is not written from where this one stopped */
+    adapters_begin_writing(a); /* another slot is not written from where this one may have stopped */
     a->slots[held->slot] = NULL;
     adapter_free(held->content);
     free(held);
@@ -290,12 +331,15 @@ static gm_status adapters_write(gm_engine *engine, uint64_t place, uint64_t offs
     return gpu_backend_write_vector(&engine->gpu, &vector, offset * sizeof *values, values, count * sizeof *values, e);
 }
 
-/* Writes a slot's matrices from where the last call stopped. */
-static gm_status slot_write(gm_engine *engine, const gm_adapter *held, error *e) {
+/* Writes a slot's matrices for a part of the model, from where the last call stopped. */
+static gm_status slot_write(gm_engine *engine, const gm_adapter *held, model_part part, error *e) {
     enum { PIECE = 1 << 18 }; /* values */
     engine_adapters *a = &engine->adapters;
-    for (; a->next.part < 2 * a->sites.model.count; a->next.part++, a->next.row = 0) {
-        const site_part p = site_part_of(&a->sites, a->next.part);
+    const size_t     first = 2 * (size_t)(a->sites.parts[part].sites - a->sites.sites);
+    if (a->next.of != part) a->next.part = a->next.row = 0;
+    a->next.of = part;
+    for (; a->next.part < 2 * a->sites.parts[part].count; a->next.part++, a->next.row = 0) {
+        const site_part p = site_part_of(&a->sites, first + a->next.part);
         const uint64_t  most = max_size(PIECE / p.length, 1), place = p.site->place + (p.is_b ? MODEL_PLACES : 0);
         while (a->next.row < p.rows) {
             const uint64_t rows = p.rows - a->next.row < most ? p.rows - a->next.row : most;
@@ -312,25 +356,40 @@ static gm_status slot_write(gm_engine *engine, const gm_adapter *held, error *e)
     return GM_OK;
 }
 
-gm_status engine_adapters_ready(gm_engine *engine, error *e) {
+static gm_status table_write(gm_engine *engine, error *e) {
     engine_adapters *a = &engine->adapters;
-    if (!engine->on_gpu || !a->count) return GM_OK;
-    const gm_status uploaded = gpu_backend_upload(&engine->gpu, a->sites.g, e);
-    if (uploaded) return uploaded;
-    for (uint32_t i = 0; i < a->sites.model.slots; i++) {
-        if (!a->slots[i] || a->slots[i]->written) continue;
-        const gm_status status = slot_write(engine, a->slots[i], e);
-        if (status) return status;
-        a->slots[i]->written = true;
-        a->next.part = 0;
-        free(a->next.scratch);
-        a->next.scratch = NULL;
-    }
     if (a->table_written) return GM_OK;
     const gm_status status =
         adapters_write(engine, a->sites.model.place, 0, a->sites.table, ADAPTER_SETS * a->sites.model.slots, e);
     a->table_written = !status;
     return status;
+}
+
+gm_status engine_adapters_ready(gm_engine *engine, model_part part, error *e) {
+    engine_adapters *a = &engine->adapters;
+    if (!engine->on_gpu || !a->count || !a->sites.parts[part].count) return GM_OK;
+    if (part == PART_TEXT) {
+        const gm_status uploaded = gpu_backend_upload(&engine->gpu, a->sites.g, e);
+        if (uploaded) return uploaded;
+    }
+    for (uint32_t i = 0; i < a->sites.model.slots; i++) {
+        if (!a->slots[i] || a->slots[i]->written[part]) continue;
+        const gm_status status = slot_write(engine, a->slots[i], part, e);
+        if (status) return status;
+        a->slots[i]->written[part] = true;
+        a->next.part = 0;
+        free(a->next.scratch);
+        a->next.scratch = NULL;
+    }
+    return table_write(engine, e);
+}
+
+void engine_adapters_lost(gm_engine *engine, model_part part) {
+    engine_adapters *a = &engine->adapters;
+    for (uint32_t i = 0; a->slots && i < a->sites.model.slots; i++) {
+        if (a->slots[i]) a->slots[i]->written[part] = !engine->on_gpu;
+    }
+    adapters_begin_writing(a);
 }
 
 /* ---- sessions ---- */
@@ -350,6 +409,7 @@ gm_status session_set_adapters(gm_session *s, gm_adapter *const *adapters, const
     session_release(s);
     session_go_back(s, 0);
     s->has_logits = false;
+    if (!engine_adapters_see_alike(engine, s->adapters, set)) session_forget_soft(s);
     engine_adapters_leave_set(engine, s->adapters);
     s->adapters = set;
     return GM_OK;

@@ -231,7 +231,7 @@ static gm_status gpu_decoder_prepare(gpu_decoder *d, size_t class, size_t contex
                              .most_outputs = rows,
                              .kv = d->store->gpu_layers,
                              .rows = true };
-    gm_status       status = d->adapted ? engine_adapters_ready(d->engine, e) : GM_OK;
+    gm_status       status = d->adapted ? engine_adapters_ready(d->engine, PART_TEXT, e) : GM_OK;
     if (status) return status;
     shared_plan    *plan = runner_borrow(d->engine, &wish, e);
     gpu_generator **g = &d->generators[class];

@@ -84,7 +84,7 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
     TRY(sampling_check(wish->sampling, s->engine->weights.config.vocabulary, e));
     TRY(kv_reserve(&s->kv, s->computed, 1, e));
     gm_status ready = engine_check_kv(s->engine, s->kv.store->type, e);
-    if (!ready && s->adapters) ready = engine_adapters_ready(s->engine, e);
+    if (!ready && s->adapters) ready = engine_adapters_ready(s->engine, PART_TEXT, e);
     if (ready) return ready;
     gpu_generator *generator = runner_generator(&s->run, &s->kv, s->adapters != 0, e);
     if (!generator) return e->status;

@@ -60,11 +60,26 @@ static uint64_t media_measure_picture(const gm_part *part, uint32_t budget) {
     return (uint64_t)(fit_width / PICTURE_SOFT_SIDE) * (fit_height / PICTURE_SOFT_SIDE);
 }
 
+/* Identifies what computes an item's rows: the tower, and the session's adapters that correct it. */
+static gm_status media_tower_digest(const gm_session *s, tower_kind kind, uint8_t digest[32], error *e) {
+    char   adapters[65];
+    sha256 hash;
+    TRY(engine_tower_digest(s->engine, kind, digest, e));
+    engine_adapters_part_digest(s->engine, s->adapters, tower_part(kind), adapters);
+    if (!*adapters) return GM_OK;
+    sha256_start(&hash);
+    sha256_add(&hash, digest, 32);
+    sha256_add(&hash, adapters, strlen(adapters));
+    sha256_end(&hash, digest);
+    return GM_OK;
+}
+
 /* What a session knows it by. */
-static gm_status media_digest(media_item *item, gm_engine *engine, const gm_part *part, error *e) {
-    uint8_t tower[32];
-    sha256  s;
-    TRY(engine_tower_digest(engine, item->kind, tower, e));
+static gm_status media_digest(media_item *item, const gm_session *session, const gm_part *part, error *e) {
+    const gm_engine *engine = session->engine;
+    uint8_t          tower[32];
+    sha256           s;
+    TRY(media_tower_digest(session, item->kind, tower, e));
     const uint32_t kind = (uint32_t)item->kind + (item->frame ? TOWER_KINDS : 0);
     const uint32_t facts[] = { kind, part->width, part->height, part->rate, media_budget(engine, part) };
     sha256_start(&s);
@@ -109,7 +124,7 @@ static gm_status media_prepare_picture(prompt_media *m, gm_session *s, const gm_
     if (!item) return e->status;
     item->frame = frame;
     engine_enter(s->engine);
-    gm_status  status = media_digest(item, s->engine, part, e);
+    gm_status  status = media_digest(item, s, part, e);
     const bool held = !status && soft_find(&s->soft, item->digest, &item->tokens);
     engine_leave(s->engine);
     if (status || held) return status ? status : media_check_room(m, s, 0, e);
@@ -164,7 +179,10 @@ static gm_status media_decode_sound(const prompt_media *m, gm_session *s, const 
 static gm_status media_prepare_sound(prompt_media *m, gm_session *s, const gm_part *part, arena *a, error *e) {
     sound   whole = { 0 };
     uint8_t tower[32];
-    TRY(engine_tower_digest(s->engine, TOWER_AUDIO, tower, e));
+    engine_enter(s->engine);
+    const gm_status known = media_tower_digest(s, TOWER_AUDIO, tower, e);
+    engine_leave(s->engine);
+    if (known) return known;
     TRY(media_decode_sound(m, s, part, &whole, e));
     for (size_t at = 0, n; at < whole.count; at += n) {
         media_item *item = media_new_item(m, a, TOWER_AUDIO, e);
@@ -226,6 +244,10 @@ gm_status media_prepare(prompt_media *m, gm_session *s, const chat_piece *pieces
         [GM_PART_IMAGE] = "picture", [GM_PART_AUDIO] = "sound", [GM_PART_VIDEO] = "video"
     };
     size_t wanted = 0, part = 0;
+    engine_enter(s->engine);
+    for (tower_kind kind = 0; kind < TOWER_KINDS; kind++)
+        engine_adapters_part_digest(s->engine, s->adapters, tower_part(kind), m->adapters[kind]);
+    engine_leave(s->engine);
     for (size_t i = 0; i < count; i++) wanted += pieces[i].media && pieces[i].media->media && !pieces[i].frame;
     if (!wanted) return GM_OK;
     for (size_t i = 0; i < count; i++) {
@@ -286,6 +308,13 @@ gm_status media_expand(prompt_media *m, const gm_engine *engine, token_list *pro
 static gm_status media_begin(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
     const size_t common = session_common(s, p), width = s->engine->weights.config.width;
     m->begun = true;
+    for (tower_kind kind = 0; kind < TOWER_KINDS; kind++) {
+        char now[65];
+        engine_adapters_part_digest(s->engine, s->adapters, tower_part(kind), now);
+        if (strcmp(now, m->adapters[kind]))
+            return fail(e, GM_BAD_ARGUMENT,
+                        "this reply cannot begin: its session has other adapters since it was started");
+    }
     for (size_t i = 0; i < m->count; i++) {
         media_item  *item = &m->items[i];
         size_t       n = 0;
@@ -362,6 +391,7 @@ gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, 
     for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
         if (!m->waiting[kind]) continue;
         if (!m->jobs[kind]) TRY((kind == TOWER_VISION ? media_start_pictures : media_start_sounds)(m, s, e));
+        tower_job_use(m->jobs[kind], s->adapters);
         const gm_status status = tower_job_step(m->jobs[kind], e);
         if (status) return status;
     }

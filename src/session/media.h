@@ -31,6 +31,7 @@ typedef struct {
     soft_tokens   spans; /* declared: one for each item */
     const float **rows;  /* for session_prompt */
     tower_job    *jobs[TOWER_KINDS];
+    char          adapters[TOWER_KINDS][65];      /* identify the session's for each tower, when the reply started */
     bool          begun, done;                    /* encoding */
     size_t        encoding, waiting[TOWER_KINDS]; /* items that towers get: all, and each */
     double        started, seconds;               /* when the towers began, and how long they took */

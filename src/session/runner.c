@@ -221,7 +221,7 @@ static gm_status gpu_step(runner *r, const kv_store *store, const run_inputs *in
     gpu_host *h = r->engine->gpu.host;
     for (;;) {
         gm_status status = r->submitted ? GM_OK : engine_check_kv(r->engine, store->type, e);
-        if (!status && !r->submitted && run_is_adapted(in)) status = engine_adapters_ready(r->engine, e);
+        if (!status && !r->submitted && run_is_adapted(in)) status = engine_adapters_ready(r->engine, PART_TEXT, e);
         if (!status && !r->submitted) status = gpu_submit_run(r, store, in, e);
         if (status == GM_AGAIN) { /* results of the check, or weights, are on their way */
             if (!runner_wait(h, deadline)) return GM_AGAIN;

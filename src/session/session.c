@@ -363,6 +363,15 @@ void session_go_back(gm_session *s, size_t keep) {
     s->restored = min_size(s->restored, s->computed);
 }
 
+void session_forget_soft(gm_session *s) {
+    const size_t keep = soft_first(&s->soft, s->tokens.count);
+    if (keep == s->tokens.count) return;
+    s->tokens.count = keep;
+    s->has_logits = false;
+    soft_truncate(&s->soft, keep);
+    if (keep < s->computed) session_go_back(s, keep);
+}
+
 gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e) {
     TRY(session_check_free(s, e));
     if (keep > s->tokens.count) {

@@ -49,6 +49,9 @@ struct gm_session {
 /* Where its tokens' keys and values go, and the adapters that they are computed with. */
 record_sequence session_sequence(const gm_session *s);
 
+/* Forgets the first soft token and all that follows: towers compute other ones now. */
+void session_forget_soft(gm_session *s);
+
 /* Computes the held tokens that are not in the cache yet, until `deadline`. */
 gm_status session_compute(gm_session *s, double deadline, error *e);
 

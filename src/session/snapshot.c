@@ -7,7 +7,8 @@
  *   digest  I8 [32]         the seal over everything before it
  *
  * session.adapters identifies the set of adapters that the rows were computed with; without it there was none. A session with another
- * set takes over the tokens only, and computes them again.
+ * set takes over the tokens only, and computes them again; if towers computed the soft tokens with other adapters
+ * (session.tower_adapters), only the tokens before them.
  *
  * A hash of the model, the K/V type and the shapes decide whether a snapshot fits. Every backend stores rows as it keeps them:
  * f32 and f16 are the same everywhere; q8_0 has one order on the CPU and another on the GPU. */
@@ -27,6 +28,7 @@ enum {
         3, /* the same with session.adapters: programs that do not know it must not take the rows for the model's own */
     SPAN_WORDS = 3,
     DIGEST_BYTES = 32,
+    TOWERS_DIGEST = 130,     /* characters, with the end */
     SCRATCH_BYTES = 1 << 20, /* rows on their way from the GPU; one row is always less */
     WRITE_BYTES = 16 << 20,  /* and to it */
     HASH_BYTES = 1 << 20,    /* hashed between two looks at the clock */
@@ -42,6 +44,14 @@ static const char *kv_name(const gm_session *s) {
 
 /* ---- saving ---------------------------------------------------------------------------------------------------------- */
 
+/* The adapters that the towers compute with; "": none. */
+static void towers_digest(const gm_session *s, char out[TOWERS_DIGEST]) {
+    char seen[65], heard[65];
+    engine_adapters_part_digest(s->engine, s->adapters, PART_VISION, seen);
+    engine_adapters_part_digest(s->engine, s->adapters, PART_AUDIO, heard);
+    snprintf(out, TOWERS_DIGEST, "%s%s%s", seen, *seen || *heard ? "+" : "", heard);
+}
+
 static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
     char name[32];
     gguf_write_str(w, "general.architecture", str_of(architecture));
@@ -49,6 +59,9 @@ static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
     if (s->adapters) engine_adapters_digest(s->engine, s->adapters, adapters);
     gguf_write_u32(w, "session.version", s->adapters ? ADAPTED_VERSION : FORMAT_VERSION);
     if (s->adapters) gguf_write_str(w, "session.adapters", str_of(adapters));
+    char towers[TOWERS_DIGEST];
+    towers_digest(s, towers);
+    if (*towers) gguf_write_str(w, "session.tower_adapters", str_of(towers));
     gguf_write_str(w, "session.model", str_of(s->engine->digest));
     gguf_write_str(w, "session.kv_type", str_of(kv_name(s)));
     gguf_write_u64(w, "session.computed", s->computed);
@@ -225,6 +238,17 @@ static gm_status compare_adapters(const gm_session *s, const gguf *g, bool *alik
     return GM_OK;
 }
 
+/* Whether the snapshot's soft tokens are those that this session's towers would compute. */
+static gm_status compare_towers(const gm_session *s, const gguf *g, bool *alike, error *e) {
+    str  theirs = { "", 0 };
+    char ours[TOWERS_DIGEST];
+    bool found = false;
+    TRY(gguf_get_str(g, "session.tower_adapters", &theirs, &found, e));
+    towers_digest(s, ours);
+    *alike = str_is(theirs, ours);
+    return GM_OK;
+}
+
 /* The rings must hold all that the next token's window reaches, or it would read slots that nobody wrote. */
 static gm_status check_positions(const gm_session *into, uint64_t computed, uint64_t first, uint64_t held, error *e) {
     const uint64_t window = into->engine->weights.config.window;
@@ -334,7 +358,10 @@ static gm_status read_beginning(snapshot_restoring *job, error *e) {
     TRY(compare_adapters(s, job->g, &alike, e));
     job->adapters = s->adapters;
     TRY(read_tokens(job->fresh, job->g, alike, e));
-    return read_soft(job->fresh, job->g, e);
+    TRY(read_soft(job->fresh, job->g, e));
+    TRY(compare_towers(s, job->g, &alike, e));
+    if (!alike) session_forget_soft(job->fresh);
+    return GM_OK;
 }
 
 gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, error *e) {

@@ -6,6 +6,7 @@
 #include "gpu/kernels.h"
 #include "session/self_check.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const tower_type *const types[TOWER_KINDS] = { [TOWER_VISION] = &tower_vision, [TOWER_AUDIO] = &tower_audio };
@@ -111,7 +112,10 @@ gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e) {
     if (!t->built) {
         if (engine->on_gpu && other_is_first(engine, t)) return GM_AGAIN;
         if (engine->gpu.budget) engine_release_towers(engine); /* there is room for one */
-        TRY(t->type->build(t, file, engine->weights.config.width, e));
+        TRY(t->type->load(t, file, engine->weights.config.width, e));
+        status = t->type->graph(t, NULL, &t->g, &t->leaf, e);
+        if (status) t->type->free_weights(t);
+        TRY(status);
         t->built = true;
         t->uploaded = engine->gpu.uploaded;
         t->total = engine->gpu.total;
@@ -124,6 +128,37 @@ gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e) {
     }
     t->ready = !status;
     return status;
+}
+
+/* ---- adapters ---- */
+
+static void tower_forget_adapted(gm_engine *engine, engine_tower *t) {
+    if (!t->adapted) return;
+    for (tower_job *job = t->first; job;) job = tower_job_forget_adapters(job);
+    plans_drop(&engine->plans, t->adapted);
+    if (engine->on_gpu) gpu_backend_release(&engine->gpu, t->adapted);
+    graph_free(t->adapted);
+    free(t->adapted);
+    t->adapted = NULL;
+}
+
+void engine_towers_forget_adapters(gm_engine *engine) {
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) tower_forget_adapted(engine, &engine->towers[kind]);
+}
+
+gm_status engine_tower_adapt(gm_engine *engine, engine_tower *t, error *e) {
+    const model_part part = t->type->part;
+    gm_status        status = GM_OK;
+    if (!t->adapted) {
+        t->adapted = calloc(1, sizeof *t->adapted);
+        if (!t->adapted) return fail_memory(e, "a tower's graph", sizeof *t->adapted);
+        status = t->type->graph(t, &engine->adapters.sites.parts[part], t->adapted, &t->adapted_leaf, e);
+        if (!status && engine->on_gpu) status = gpu_backend_reserve(&engine->gpu, t->adapted, e);
+        if (status) tower_forget_adapted(engine, t);
+        engine_adapters_lost(engine, part);
+    }
+    if (!status && engine->on_gpu) status = gpu_backend_upload(&engine->gpu, t->adapted, e);
+    return status ? status : engine_adapters_ready(engine, part, e);
 }
 
 gm_status engine_tower_reserve(gm_engine *engine, engine_tower *t, size_t tokens, error *e) {
@@ -147,6 +182,7 @@ void engine_tower_unload(gm_engine *engine, engine_tower *t) {
     if (t->fetch.file && !t->fetched) model_fetch_drop(&t->fetch);
     self_check_free(t->check);
     t->check = NULL;
+    tower_forget_adapted(engine, t);
     if (t->built) {
         plans_drop(&engine->plans, &t->g);
         if (gpu) gpu_backend_release(&engine->gpu, &t->g);

@@ -13,6 +13,8 @@
 
 typedef enum { TOWER_VISION, TOWER_AUDIO, TOWER_KINDS } tower_kind;
 
+static inline model_part tower_part(tower_kind kind) { return kind == TOWER_VISION ? PART_VISION : PART_AUDIO; }
+
 /* A picture: pixels of the size that the tower is to see (multiples of 48), or patches as the reference lays them out. */
 typedef struct {
     uint32_t       width, height; /* pixels */
@@ -30,6 +32,7 @@ typedef struct {
 } tower_sound;
 
 typedef struct tower_type tower_type;
+typedef struct tower_job  tower_job;
 
 /* A tower of an engine. Zero-initialised: not loaded. */
 typedef struct {
@@ -37,7 +40,10 @@ typedef struct {
     vision_weights     vision;
     audio_weights      audio;
     graph              g;
-    tensor            *leaf;           /* what the caller writes for each token */
+    tensor            *leaf;    /* what the caller writes for each token */
+    graph             *adapted; /* the same with the corrections of adapters; NULL: not made yet */
+    tensor            *adapted_leaf;
+    tower_job         *first;          /* of the jobs that use it */
     uint32_t           kv_heads, head; /* of its cache; 0: it has none */
     kv_memory          keys, values;
     size_t             slots; /* of the cache */
@@ -69,8 +75,6 @@ gm_status engine_tower_digest(gm_engine *engine, tower_kind kind, uint8_t digest
 
 /* ---- jobs ---- */
 
-typedef struct tower_job tower_job;
-
 typedef enum { TOWER_LOADING, TOWER_ENCODING } tower_phase;
 
 typedef struct {
@@ -83,6 +87,8 @@ gm_status tower_encode_pictures(gm_engine *engine, const tower_picture *pictures
                                 error *e);
 /* The same for sounds. */
 gm_status tower_encode_sounds(gm_engine *engine, const tower_sound *sounds, size_t count, tower_job **out, error *e);
+/* Encodes with the adapters of this set (adapters.h), from the next batch on. Without this there are none. */
+void tower_job_use(tower_job *job, uint32_t set);
 /* GM_AGAIN: call again; on a GPU let gpu_host_wait run first. GM_OK: all rows are there. */
 gm_status tower_job_step(tower_job *job, error *e);
 /* The soft tokens of an item, [*count, width of the text model]; they live as long as the job. */

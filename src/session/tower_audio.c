@@ -16,11 +16,13 @@ static gm_status audio_check(const gguf *file, uint32_t soft_width, error *e) {
     return GM_OK;
 }
 
-static gm_status audio_build(engine_tower *t, const gguf *file, uint32_t soft_width, error *e) {
-    TRY(audio_load(file, soft_width, &t->audio, e));
-    const gm_status status = audio_graph(&t->audio, &t->g, &t->leaf, e);
-    if (status) audio_free(&t->audio);
-    return status;
+static gm_status audio_load_weights(engine_tower *t, const gguf *file, uint32_t soft_width, error *e) {
+    return audio_load(file, soft_width, &t->audio, e);
+}
+
+static gm_status audio_make_graph(const engine_tower *t, const model_adapters *adapters, graph *out, tensor **leaf,
+                                  error *e) {
+    return audio_graph(&t->audio, adapters, out, leaf, e);
 }
 
 static uint64_t audio_bytes(const gguf *file, uint32_t soft_width) {
@@ -75,7 +77,8 @@ const tower_type tower_audio = {
     .part = PART_AUDIO,
     .fewest = 1,
     .check = audio_check,
-    .build = audio_build,
+    .load = audio_load_weights,
+    .graph = audio_make_graph,
     .free_weights = audio_free_weights,
     .run_bytes = audio_bytes,
     .mark = audio_mark,

@@ -14,6 +14,9 @@ enum { BATCH_TOKENS = 10080, CPU_BATCH_TOKENS = 2520, CPU_VALUE_BYTES = 96 << 20
 struct tower_job {
     gm_engine    *engine;
     engine_tower *tower;
+    tower_job    *next_job;
+    uint32_t      set;     /* of adapters */
+    bool          adapted; /* the batch runs on the tower's graph with corrections */
     tower_item   *items;
     size_t        count, capacity;
     float        *rows; /* [all outputs, soft_width] */
@@ -40,6 +43,10 @@ gm_status tower_job_new(gm_engine *engine, tower_kind kind, size_t count, tower_
     job->items = calloc(max_size(count, 1), sizeof *job->items);
     gm_status status = job->items ? GM_OK : fail_memory(e, "a job's items", count * sizeof *job->items);
     if (!status) status = engine_tower_use(engine, kind, &job->tower, e);
+    if (!status) {
+        job->next_job = job->tower->first;
+        job->tower->first = job;
+    }
     if (status) tower_job_free(job);
     else *out = job;
     return status;
@@ -72,10 +79,28 @@ static void job_drop_batch(tower_job *job) {
     job->batch = job->filled_items = job->filled_tokens = 0;
 }
 
+tower_job *tower_job_forget_adapters(tower_job *job) {
+    if (job->adapted) job_drop_batch(job);
+    return job->next_job;
+}
+
+void tower_job_use(tower_job *job, uint32_t set) {
+    if (job->set == set) return;
+    engine_adapters_keep_set(job->engine, set);
+    engine_adapters_leave_set(job->engine, job->set);
+    job->set = set;
+}
+
 /* The tower stays for the next job, unless it is not loaded yet. */
 static void job_leave_tower(tower_job *job) {
     engine_tower *t = job->tower;
     if (!t) return;
+    for (tower_job **link = &t->first; *link; link = &(*link)->next_job) {
+        if (*link != job) continue;
+        *link = job->next_job;
+        break;
+    }
+    tower_job_use(job, 0);
     job->tower = NULL;
     if (!--t->jobs && !t->ready) engine_tower_unload(job->engine, t);
 }
@@ -108,13 +133,26 @@ tower_progress tower_job_progress(const tower_job *job) {
 
 /* ---- batches ---- */
 
+static const graph *job_graph(const tower_job *job) { return job->adapted ? job->tower->adapted : &job->tower->g; }
+
+static const tensor *job_leaf(const tower_job *job) {
+    return job->adapted ? job->tower->adapted_leaf : job->tower->leaf;
+}
+
+/* Whether the job's adapters correct this tower. */
+static bool job_is_adapted(const tower_job *job) {
+    char digest[65];
+    engine_adapters_part_digest(job->engine, job->set, job->tower->type->part, digest);
+    return *digest;
+}
+
 /* A GPU binds each value as a whole; products with the same input are joined, two or three to a row. On a CPU the widest value decides,
  * so that the activations of a batch stay small. */
 static size_t batch_limit(const tower_job *job) {
     const gm_engine *engine = job->engine;
     uint64_t         widest = 1;
-    for (size_t i = 0; i < job->tower->g.op_count; i++) {
-        const op     *o = &job->tower->g.ops[i];
+    for (size_t i = 0; i < job_graph(job)->op_count; i++) {
+        const op     *o = &job_graph(job)->ops[i];
         const tensor *out = o->out;
         if (out && out->kind == TENSOR_VALUE)
             widest = max_size(widest, out->ne[0] * out->ne[1] * (engine->on_gpu && o->kind == OP_MATMUL ? 2 : 1));
@@ -125,6 +163,11 @@ static size_t batch_limit(const tower_job *job) {
 
 /* Chooses the items of the next batch and makes its records. Each item is a span that sees all of itself. */
 static gm_status batch_begin(tower_job *job, error *e) {
+    job->adapted = job_is_adapted(job);
+    if (job->adapted) {
+        const gm_status status = engine_tower_adapt(job->engine, job->tower, e);
+        if (status) return status;
+    }
     const size_t limit = batch_limit(job);
     /* with limited memory, as many as there is room reserved for: towers_bytes */
     const size_t together = job->engine->gpu.budget ? min_size(limit, CPU_BATCH_TOKENS) : limit;
@@ -154,7 +197,8 @@ static gm_status batch_begin(tower_job *job, error *e) {
                                                  .span_first = (uint32_t)first,
                                                  .span_count = (uint32_t)item->tokens,
                                                  .full_last = (uint32_t)item->tokens - 1,
-                                                 .own = (uint32_t)first };
+                                                 .own = (uint32_t)first,
+                                                 .adapter = job->adapted ? job->set : 0 };
         job->tower->type->mark(job->tower, item, records + first, rows + output);
         for (size_t j = 0; j < item->outputs; j++) rows[output + j] += (int32_t)first;
         first += item->tokens;
@@ -178,7 +222,7 @@ static gm_status batch_borrow(tower_job *job, error *e) {
     const gpu_kv_layer kv = gpu_cache(job);
     if (job->plan) return GM_OK;
     job->plan = plans_borrow(&job->engine->plans,
-                             &(plan_wish){ .g = &job->tower->g,
+                             &(plan_wish){ .g = job_graph(job),
                                            .tokens = job->tokens,
                                            .outputs = job->outputs,
                                            .most_outputs = max_size(job->outputs, 2),
@@ -189,9 +233,10 @@ static gm_status batch_borrow(tower_job *job, error *e) {
 
 /* Writes the leaf, item by item and piece by piece. */
 static gm_status batch_fill(tower_job *job, error *e) {
-    engine_tower *t = job->tower;
-    const size_t  values = t->leaf->ne[0] * t->leaf->ne[1];
-    size_t        first = 0;
+    const engine_tower *t = job->tower;
+    const tensor       *leaf = job_leaf(job);
+    const size_t        values = leaf->ne[0] * leaf->ne[1];
+    size_t              first = 0;
     if (job->plan->gpu && !job->piece) job->piece = malloc(PIECE_TOKENS * values * sizeof *job->piece);
     if (job->plan->gpu && !job->piece) return fail_memory(e, "a piece of a picture", PIECE_TOKENS * values * 4);
     for (size_t i = 0; i < job->filled_items; i++) first += job->items[job->next + i].tokens;
@@ -199,10 +244,9 @@ static gm_status batch_fill(tower_job *job, error *e) {
         const tower_item *item = &job->items[job->next + job->filled_items];
         while (job->filled_tokens < item->tokens) {
             const size_t n = min_size(item->tokens - job->filled_tokens, PIECE_TOKENS), at = first + job->filled_tokens;
-            float       *out = job->plan->gpu ? job->piece : cpu_plan_leaf(job->plan->cpu, t->leaf) + at * values;
+            float       *out = job->plan->gpu ? job->piece : cpu_plan_leaf(job->plan->cpu, leaf) + at * values;
             t->type->fill(t, item, job->filled_tokens, n, out);
-            const gm_status status =
-                job->plan->gpu ? gpu_plan_write_leaf(job->plan->gpu, t->leaf, at, out, n, e) : GM_OK;
+            const gm_status status = job->plan->gpu ? gpu_plan_write_leaf(job->plan->gpu, leaf, at, out, n, e) : GM_OK;
             if (status) return status;
             job->filled_tokens += n;
         }
@@ -266,7 +310,8 @@ static gm_status job_work(tower_job *job, double deadline, error *e) {
     if (!job->rows) job->rows = malloc(max_size(job->row_count * job->soft_width, 1) * sizeof *job->rows);
     if (!job->rows) return fail_memory(e, "the soft tokens", job->row_count * job->soft_width * sizeof *job->rows);
     while (job->next < job->count) {
-        if (!job->batch) TRY(batch_begin(job, e));
+        const gm_status begun = job->batch ? GM_OK : batch_begin(job, e);
+        if (begun) return begun;
         TRY(batch_borrow(job, e));
         const gm_status filled = batch_fill(job, e);
         if (filled) return filled;

@@ -22,8 +22,10 @@ struct tower_type {
     uint32_t    fewest; /* tokens of a run: soft tokens, or the patches of one */
     /* Checks the file by its header. */
     gm_status (*check)(const gguf *file, uint32_t soft_width, error *e);
-    /* Loads the weights and builds the graph: fills in t->g, leaf, heads and head. */
-    gm_status (*build)(engine_tower *t, const gguf *file, uint32_t soft_width, error *e);
+    /* Loads the weights: fills in heads and head, too. */
+    gm_status (*load)(engine_tower *t, const gguf *file, uint32_t soft_width, error *e);
+    /* Builds a graph of the weights, with adapters or, if NULL, without. */
+    gm_status (*graph)(const engine_tower *t, const model_adapters *adapters, graph *out, tensor **leaf, error *e);
     void (*free_weights)(engine_tower *t);
     /* Bytes, about, that a run takes besides the weights; 0: the file does not fit. */
     uint64_t (*run_bytes)(const gguf *file, uint32_t soft_width);
@@ -44,6 +46,10 @@ const gguf *engine_tower_file(const gm_engine *engine, tower_kind kind);
 gm_status engine_tower_use(gm_engine *engine, tower_kind kind, engine_tower **out, error *e);
 /* Loads the tower as far as it is not. GM_AGAIN: reads or the GPU are under way. */
 gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e);
+/* The tower's graph with the adapters that the engine has, ready to run. The tower must be ready. GM_AGAIN as above. */
+gm_status engine_tower_adapt(gm_engine *engine, engine_tower *t, error *e);
+/* Frees these graphs and their plans, because other sites are about to replace the adapters' own. Jobs begin their batches again. */
+void engine_towers_forget_adapters(gm_engine *engine);
 /* engine_check.c: checks the GPU with the tower's kernels, once. GM_AGAIN: the GPU is at work. GM_NO_DEVICE: it computes wrongly. */
 gm_status engine_check_tower(gm_engine *engine, engine_tower *t, error *e);
 /* Frees what it holds; nobody may use it. */
@@ -52,7 +58,9 @@ void engine_tower_unload(gm_engine *engine, engine_tower *t);
 gm_status  engine_tower_reserve(gm_engine *engine, engine_tower *t, size_t tokens, error *e);
 quant_type engine_tower_kv_type(const gm_engine *engine);
 
-/* tower_job.c: a job without items, which the kinds add. */
+/* tower_job.c: the job drops its batch, if it runs with adapters. Returns the next one. */
+tower_job *tower_job_forget_adapters(tower_job *job);
+/* A job without items, which the kinds add. */
 gm_status tower_job_new(gm_engine *engine, tower_kind kind, size_t count, tower_job **out, error *e);
 /* The next item, with `data` copied; NULL on failure. */
 tower_item *tower_job_add(tower_job *job, const void *data, size_t bytes, size_t tokens, size_t outputs, error *e);

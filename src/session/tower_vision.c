@@ -11,13 +11,16 @@ static gm_status vision_check(const gguf *file, uint32_t soft_width, error *e) {
     return GM_OK;
 }
 
-static gm_status vision_build(engine_tower *t, const gguf *file, uint32_t soft_width, error *e) {
+static gm_status vision_load_weights(engine_tower *t, const gguf *file, uint32_t soft_width, error *e) {
     TRY(vision_load(file, soft_width, &t->vision, e));
     t->kv_heads = t->vision.config.heads;
     t->head = t->vision.config.head;
-    const gm_status status = vision_graph(&t->vision, &t->g, &t->leaf, e);
-    if (status) vision_free(&t->vision);
-    return status;
+    return GM_OK;
+}
+
+static gm_status vision_make_graph(const engine_tower *t, const model_adapters *adapters, graph *out, tensor **leaf,
+                                   error *e) {
+    return vision_graph(&t->vision, adapters, out, leaf, e);
 }
 
 static uint64_t vision_bytes(const gguf *file, uint32_t soft_width) {
@@ -103,7 +106,8 @@ const tower_type tower_vision = {
     .part = PART_VISION,
     .fewest = 9,
     .check = vision_check,
-    .build = vision_build,
+    .load = vision_load_weights,
+    .graph = vision_make_graph,
     .free_weights = vision_free_weights,
     .run_bytes = vision_bytes,
     .mark = vision_mark,

@@ -160,7 +160,7 @@ gm_status adapter_fresh(const model *m, const fresh_options *o, const char *name
     gm_status status = a->name && a->prefix ? GM_OK : fail_memory(e, "the new adapter", sizeof *a);
     if (!status) status = add_pairs(a, m, o, targets, e);
     for (size_t i = 0; !status && i < a->count; i++) fill_pair(&a->pairs[i], o->seed, i);
-    if (!status) status = adapter_fits(a, m, NULL, e);
+    if (!status) status = adapter_fits(a, m, NULL, NULL, e);
     if (status) {
         adapter_free(a);
         return status;
