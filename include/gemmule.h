@@ -223,11 +223,12 @@ GM_API void gm_session_cancel(gm_session *session);
 /* ---- adapters ------------------------------------------------------------------------------------------------------ */
 
 /* Adapters (LoRA) correct a model's weights. An engine holds several; a session uses any of them, alone or together, each with a
- * scale. Changing them loads nothing: the tokens that the session holds are computed again. */
+ * scale. Changing them loads nothing: the tokens that the session holds are computed again. If the change matters to a tower, the session
+ * keeps only the tokens before its first picture or sound. */
 typedef struct gm_adapter gm_adapter;
 
-/* Reads a PEFT folder (adapter_config.json and adapter_model.safetensors) or a GGUF file. If it is damaged, or was made for another model,
- * the error says so, and the engine goes on without it. */
+/* Reads a PEFT folder (adapter_config.json and adapter_model.safetensors) or a GGUF file. If it is damaged, was made for another model, or
+ * does not fit into the GPU's memory, the error says so, and the engine goes on without it. */
 GM_API gm_status gm_adapter_load(gm_engine *engine, const char *path, gm_adapter **out, char *why, size_t why_size);
 /* The same from memory, which may be freed afterwards: a safetensors file and its adapter_config.json, or a GGUF file without a config. */
 GM_API gm_status gm_adapter_load_data(gm_engine *engine, const char *name, const void *weights, size_t weights_size,
