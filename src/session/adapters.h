@@ -41,7 +41,7 @@ typedef struct {
     } next;
 } engine_adapters;
 
-/* Whether it fits the engine's model, as engine_adapters_add asks. */
+/* Whether the engine's model and towers can use it. */
 gm_status engine_adapters_check(const gm_engine *engine, const adapter *content, error *e);
 /* Takes ownership of `content`, even on failure. Nothing changes if it does not fit. */
 gm_status engine_adapters_add(gm_engine *engine, adapter *content, gm_adapter **out, error *e);

@@ -154,7 +154,7 @@ gm_status trainer_new(gm_engine *engine, const trainer_options *o, trainer **out
     t->dropout = o->dropout;
     t->seed = o->seed;
     t->cpu.precise = true;
-    gm_status status = adapter_fits(o->adapter, t->m, NULL, e);
+    gm_status status = adapter_fits(o->adapter, t->m, NULL, NULL, e);
     if (!status)
         status = train_parameters_make(&t->parameters, t->m, o->adapter, o->frozen, o->scales, o->frozen_count, e);
     if (!status) status = trainer_plan(t, o, e);
