@@ -22,7 +22,7 @@ static gm_backend device = GM_BACKEND_CPU;
 
 static double merged_tolerance(void) { return device == GM_BACKEND_CPU ? 1e-4 : 5e-3; }
 
-static gm_engine *open_model(const char *path) {
+static gm_engine *open_seeing(const char *path) {
     return open_engine(&(gm_engine_options){ .model = path, .threads = 2, .backend = device, .precise = true });
 }
 
@@ -47,7 +47,7 @@ static void list_add(made_list *l, const gguf *file, const char *name, const cha
 }
 
 /* Every linear of the towers that adapters can correct, and one of the text model. */
-static void list_all(made_list *l, const gguf *file, bool seen, bool heard, uint32_t rank) {
+static void list_towers(made_list *l, const gguf *file, bool seen, bool heard, uint32_t rank) {
     static const char *const vision[][2] = {
         { "attn_q", "self_attn.q_proj" },   { "attn_k", "self_attn.k_proj" }, { "attn_v", "self_attn.v_proj" },
         { "attn_out", "self_attn.o_proj" }, { "ffn_gate", "mlp.gate_proj" },  { "ffn_up", "mlp.up_proj" },
@@ -92,7 +92,7 @@ typedef struct {
 static made_file made_adapter(const gguf *file, bool seen, bool heard, bool text, uint32_t rank) {
     made_list *l = calloc(1, sizeof *l);
     made_file  out = { 0 };
-    list_all(l, file, seen, heard, rank);
+    list_towers(l, file, seen, heard, rank);
     if (text) list_add(l, file, "blk.0.attn_q.weight", "layers.0.self_attn.q_proj", rank);
     out.file = made_safetensors(l->tensors);
     snprintf(out.config, sizeof out.config, "{\"peft_type\":\"LORA\",\"lora_alpha\":%g}", 0.004 * rank);
@@ -154,7 +154,7 @@ static shown shown_open(void) {
     return out;
 }
 
-static tower_job *job_new(gm_engine *engine, const shown *what, bool heard, uint32_t set) {
+static tower_job *encoding_new(gm_engine *engine, const shown *what, bool heard, uint32_t set) {
     const tower_picture p = { .width = what->picture.width,
                               .height = what->picture.height,
                               .pixels = what->picture.pixels };
@@ -179,7 +179,7 @@ static bool job_goes_on(gm_engine *engine, tower_job *job) {
     return status == GM_AGAIN;
 }
 
-static size_t values_of(const tower_job *job, const float **rows, const gm_engine *engine) {
+static size_t encoded_values(const tower_job *job, const float **rows, const gm_engine *engine) {
     size_t count = 0;
     *rows = tower_job_rows(job, 0, &count);
     return count * engine->weights.config.width;
@@ -188,8 +188,8 @@ static size_t values_of(const tower_job *job, const float **rows, const gm_engin
 /* How far apart what two jobs made is. */
 static double jobs_distance(const tower_job *a, const gm_engine *x, const tower_job *b, const gm_engine *y) {
     const float *one, *two;
-    const size_t n = values_of(a, &one, x);
-    return n && n == values_of(b, &two, y) ? distance(one, two, n) : 1e9;
+    const size_t n = encoded_values(a, &one, x);
+    return n && n == encoded_values(b, &two, y) ? distance(one, two, n) : 1e9;
 }
 
 static void job_close(gm_engine *engine, tower_job *job) {
@@ -200,7 +200,7 @@ static void job_close(gm_engine *engine, tower_job *job) {
 
 /* ---- cases ---- */
 
-static gm_session *session_with(gm_engine *engine, gm_adapter *a) {
+static gm_session *session_adapted(gm_engine *engine, gm_adapter *a) {
     gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     CHECK_MESSAGE(!gm_session_adapters(s, &a, NULL, a != NULL, why, sizeof why), "%s", why);
     return s;
@@ -210,9 +210,9 @@ static gm_session *session_with(gm_engine *engine, gm_adapter *a) {
 static void test_against_merged(gm_engine *engine, gm_engine *merged, const shown *what, bool heard, gm_session *s) {
     TEST("%s with an adapter, and with the adapter in the weights", heard ? "a sound" : "a picture");
     const int32_t tokens[] = { 301, 305, 330, 399, 301, 310 };
-    tower_job    *plain = job_new(engine, what, heard, 0), *adapted = job_new(engine, what, heard, s->adapters);
-    bool          one = true, two = true;
-    gm_status     text = GM_AGAIN;
+    tower_job *plain = encoding_new(engine, what, heard, 0), *adapted = encoding_new(engine, what, heard, s->adapters);
+    bool       one = true, two = true;
+    gm_status  text = GM_AGAIN;
     while (one || two || text == GM_AGAIN) {
         if (two) two = job_goes_on(engine, adapted);
         if (text == GM_AGAIN) text = gm_session_set(s, tokens, COUNT_OF(tokens), why, sizeof why);
@@ -220,7 +220,7 @@ static void test_against_merged(gm_engine *engine, gm_engine *merged, const show
         if (one) one = job_goes_on(engine, plain);
         if (test_bad) return;
     }
-    tower_job *want = job_new(merged, what, heard, 0);
+    tower_job *want = encoding_new(merged, what, heard, 0);
     while (job_goes_on(merged, want)) {}
     const double off = jobs_distance(adapted, engine, want, merged),
                  apart = jobs_distance(adapted, engine, plain, engine);
@@ -234,14 +234,14 @@ static void test_against_merged(gm_engine *engine, gm_engine *merged, const show
 /* A higher rank makes sites and graphs anew while the job runs. */
 static void test_loading_meanwhile(gm_engine *engine, const gguf *file, const shown *what, const gm_session *s) {
     TEST("an adapter is loaded while a picture is encoded with another one");
-    tower_job *whole = job_new(engine, what, false, s->adapters),
-              *disturbed = job_new(engine, what, false, s->adapters);
+    tower_job *whole = encoding_new(engine, what, false, s->adapters),
+              *disturbed = encoding_new(engine, what, false, s->adapters);
     while (job_goes_on(engine, whole)) {}
     bool        more = job_goes_on(engine, disturbed);
     made_file   large = made_adapter(file, true, true, true, 18);
     gm_adapter *a = load_made(engine, &large, "large");
     while (more) more = job_goes_on(engine, disturbed);
-    tower_job *after = job_new(engine, what, false, s->adapters);
+    tower_job *after = encoding_new(engine, what, false, s->adapters);
     while (job_goes_on(engine, after)) {}
     CHECK(jobs_distance(whole, engine, disturbed, engine) <= 1e-5 &&
           jobs_distance(whole, engine, after, engine) <= 1e-5);
@@ -286,8 +286,8 @@ static bool same_rows(const gm_session *a, const gm_session *b) {
 static void test_sessions(gm_engine *engine, gm_adapter *sees, gm_adapter *text_only) {
     TEST("a session's pictures are encoded with its adapters, and again when these change");
     buffer      png = file_read("tests/fixtures/tiny-mm.png");
-    gm_session *plain = session_with(engine, NULL), *adapted = session_with(engine, sees),
-               *changing = session_with(engine, NULL);
+    gm_session *plain = session_adapted(engine, NULL), *adapted = session_adapted(engine, sees),
+               *changing = session_adapted(engine, NULL);
     void  *data = NULL;
     size_t size = 0;
     say_picture(plain, &png);
@@ -323,7 +323,7 @@ static void test_tower_refusals(gm_engine *engine, const gguf *file) {
     buffer b = made_safetensors(l->tensors);
     CHECK(gm_adapter_load_data(engine, "x", b.data, b.length, "{}", 2, &out, why, sizeof why) == GM_UNSUPPORTED);
     CHECK_MESSAGE(strstr(why, "relative positions"), "%s", why);
-    gm_engine *blind = open_model("tests/fixtures/tiny-dense.gguf");
+    gm_engine *blind = open_seeing("tests/fixtures/tiny-dense.gguf");
     made_file  seen = made_adapter(file, true, false, false, 2);
     CHECK(gm_adapter_load_data(blind, "x", seen.file.data, seen.file.length, "{}", 2, &out, why, sizeof why) && !out);
     CHECK_MESSAGE(strstr(why, "corrects the vision tower, but the model has none"), "%s", why);
@@ -343,11 +343,11 @@ int main(int argc, char **argv) {
     if (!file) return test_end();
     made_file all = made_adapter(file, true, true, false, 3), text = made_adapter(file, false, false, true, 3);
     merge_made(file, &all, path);
-    gm_engine  *engine = open_model(MODEL), *merged = open_model(path);
+    gm_engine  *engine = open_seeing(MODEL), *merged = open_seeing(path);
     gm_adapter *sees = engine ? load_made(engine, &all, "sees") : NULL;
     const shown what = shown_open();
     if (!sees || !merged) return test_end();
-    gm_session *s = session_with(engine, sees);
+    gm_session *s = session_adapted(engine, sees);
     for (int heard = 0; heard < 2; heard++) test_against_merged(engine, merged, &what, heard, s);
     gm_adapter *text_only = load_made(engine, &text, "reads");
     if (device == GM_BACKEND_CPU) { /* these do not depend on the device */
