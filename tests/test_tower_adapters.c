@@ -22,7 +22,7 @@ static gm_backend device = GM_BACKEND_CPU;
 
 static double merged_tolerance(void) { return device == GM_BACKEND_CPU ? 1e-4 : 5e-3; }
 
-static gm_engine *open_seeing(const char *path) {
+static gm_engine *open_towers(const char *path) {
     return open_engine(&(gm_engine_options){ .model = path, .threads = 2, .backend = device, .precise = true });
 }
 
@@ -323,7 +323,7 @@ static void test_tower_refusals(gm_engine *engine, const gguf *file) {
     buffer b = made_safetensors(l->tensors);
     CHECK(gm_adapter_load_data(engine, "x", b.data, b.length, "{}", 2, &out, why, sizeof why) == GM_UNSUPPORTED);
     CHECK_MESSAGE(strstr(why, "relative positions"), "%s", why);
-    gm_engine *blind = open_seeing("tests/fixtures/tiny-dense.gguf");
+    gm_engine *blind = open_towers("tests/fixtures/tiny-dense.gguf");
     made_file  seen = made_adapter(file, true, false, false, 2);
     CHECK(gm_adapter_load_data(blind, "x", seen.file.data, seen.file.length, "{}", 2, &out, why, sizeof why) && !out);
     CHECK_MESSAGE(strstr(why, "corrects the vision tower, but the model has none"), "%s", why);
@@ -343,7 +343,7 @@ int main(int argc, char **argv) {
     if (!file) return test_end();
     made_file all = made_adapter(file, true, true, false, 3), text = made_adapter(file, false, false, true, 3);
     merge_made(file, &all, path);
-    gm_engine  *engine = open_seeing(MODEL), *merged = open_seeing(path);
+    gm_engine  *engine = open_towers(MODEL), *merged = open_towers(path);
     gm_adapter *sees = engine ? load_made(engine, &all, "sees") : NULL;
     const shown what = shown_open();
     if (!sees || !merged) return test_end();

@@ -161,17 +161,22 @@ gm_status engine_tower_adapt(gm_engine *engine, engine_tower *t, error *e) {
     return status ? status : engine_adapters_ready(engine, part, e);
 }
 
-gm_status engine_tower_reserve(gm_engine *engine, engine_tower *t, size_t tokens, error *e) {
+void engine_tower_free_kv(gm_engine *engine, tower_kv *kv) {
+    gpu_host *gpu = engine->on_gpu ? engine->gpu.host : NULL;
+    kv_memory_free(gpu, &kv->keys);
+    kv_memory_free(gpu, &kv->values);
+    *kv = (tower_kv){ 0 };
+}
+
+gm_status engine_tower_reserve(gm_engine *engine, const engine_tower *t, size_t tokens, tower_kv *kv, error *e) {
     gpu_host        *gpu = engine->on_gpu ? engine->gpu.host : NULL;
     const quant_type type = engine_tower_kv_type(engine);
-    if (!t->head || tokens <= t->slots) return GM_OK;
+    if (!t->head || tokens <= kv->slots) return GM_OK;
     const size_t row = (size_t)gpu_kv_row_bytes(type, t->kv_heads, t->head); /* on the CPU the same */
-    kv_memory_free(gpu, &t->keys);
-    kv_memory_free(gpu, &t->values);
-    t->slots = 0;
-    TRY(kv_memory_new(gpu, (uint64_t)tokens * row, &t->keys, e));
-    TRY(kv_memory_new(gpu, (uint64_t)tokens * row, &t->values, e));
-    t->slots = tokens;
+    engine_tower_free_kv(engine, kv);
+    TRY(kv_memory_new(gpu, (uint64_t)tokens * row, &kv->keys, e));
+    TRY(kv_memory_new(gpu, (uint64_t)tokens * row, &kv->values, e));
+    kv->slots = tokens;
     return GM_OK;
 }
 
@@ -191,9 +196,7 @@ void engine_tower_unload(gm_engine *engine, engine_tower *t) {
     }
     if (t->fetch.file) model_fetch_forget(&t->fetch);
     t->fetch = (model_fetch){ 0 };
-    kv_memory_free(gpu, &t->keys);
-    kv_memory_free(gpu, &t->values);
-    t->slots = 0;
+    engine_tower_free_kv(engine, &t->kv);
     t->fetched = t->built = t->ready = false;
 }
 

@@ -34,6 +34,12 @@ typedef struct {
 typedef struct tower_type tower_type;
 typedef struct tower_job  tower_job;
 
+/* Keys and values of a batch. */
+typedef struct {
+    kv_memory keys, values;
+    size_t    slots;
+} tower_kv;
+
 /* A tower of an engine. Zero-initialised: not loaded. */
 typedef struct {
     const tower_type  *type;
@@ -45,8 +51,7 @@ typedef struct {
     tensor            *adapted_leaf;
     tower_job         *first;          /* of the jobs that use it */
     uint32_t           kv_heads, head; /* of its cache; 0: it has none */
-    kv_memory          keys, values;
-    size_t             slots; /* of the cache */
+    tower_kv           kv;             /* for the next job; one that works has it */
     model_fetch        fetch;
     uint64_t           uploaded, total; /* the backend's, when the upload began */
     bool               fetched, built, ready;

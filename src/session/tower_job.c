@@ -17,6 +17,7 @@ struct tower_job {
     tower_job    *next_job;
     uint32_t      set;     /* of adapters */
     bool          adapted; /* the batch runs on the tower's graph with corrections */
+    tower_kv      kv;      /* its own: batches of other jobs may run between two steps of this one */
     tower_item   *items;
     size_t        count, capacity;
     float        *rows; /* [all outputs, soft_width] */
@@ -101,6 +102,11 @@ static void job_leave_tower(tower_job *job) {
         break;
     }
     tower_job_use(job, 0);
+    if (!t->kv.slots) {
+        t->kv = job->kv;
+        job->kv = (tower_kv){ 0 };
+    }
+    engine_tower_free_kv(job->engine, &job->kv);
     job->tower = NULL;
     if (!--t->jobs && !t->ready) engine_tower_unload(job->engine, t);
 }
@@ -161,6 +167,26 @@ static size_t batch_limit(const tower_job *job) {
     return min_size(BATCH_TOKENS, gpu_host_info(engine->gpu.host)->max_binding / (widest * sizeof(float)));
 }
 
+static bool others_have_kv(const tower_job *job) {
+    const tower_job *other = job->tower->first;
+    while (other && (other == job || !other->kv.slots)) other = other->next_job;
+    return other;
+}
+
+/* If there is no memory for a second batch, the job waits for the one that has it. */
+static gm_status job_reserve(tower_job *job, error *e) {
+    engine_tower *t = job->tower;
+    error         lacking = { 0 };
+    if (!job->kv.slots) {
+        job->kv = t->kv;
+        t->kv = (tower_kv){ 0 };
+    }
+    const gm_status status = engine_tower_reserve(job->engine, t, job->tokens, &job->kv, &lacking);
+    if (status) engine_tower_free_kv(job->engine, &job->kv);
+    if (status == GM_NO_MEMORY && others_have_kv(job)) return GM_AGAIN;
+    return status ? fail(e, status, "%s", lacking.why) : GM_OK;
+}
+
 /* Chooses the items of the next batch and makes its records. Each item is a span that sees all of itself. */
 static gm_status batch_begin(tower_job *job, error *e) {
     job->adapted = job_is_adapted(job);
@@ -183,7 +209,11 @@ static gm_status batch_begin(tower_job *job, error *e) {
         return fail(e, GM_UNSUPPORTED,
                     "this GPU encodes at most %zu patches at once, and the picture has %zu: choose fewer tokens for it",
                     limit, job->tokens);
-    TRY(engine_tower_reserve(job->engine, job->tower, job->tokens, e));
+    const gm_status reserved = job_reserve(job, e);
+    if (reserved) {
+        job->batch = 0;
+        return reserved;
+    }
     token_record *records = realloc(job->records, job->tokens * sizeof *records);
     if (records) job->records = records;
     int32_t *rows = realloc(job->output_rows, job->outputs * sizeof *rows);
@@ -210,12 +240,12 @@ static gm_status batch_begin(tower_job *job, error *e) {
 static gpu_kv_layer gpu_cache(const tower_job *job) {
     const engine_tower *t = job->tower;
     const quant_type    type = engine_tower_kv_type(job->engine);
-    return (gpu_kv_layer){ .k = t->keys.device,
-                           .v = t->values.device,
+    return (gpu_kv_layer){ .k = job->kv.keys.device,
+                           .v = job->kv.values.device,
                            .type = type,
                            .kv_heads = t->kv_heads,
                            .head = t->head,
-                           .bytes = t->slots * gpu_kv_row_bytes(type, t->kv_heads, t->head) };
+                           .bytes = job->kv.slots * gpu_kv_row_bytes(type, t->kv_heads, t->head) };
 }
 
 static gm_status batch_borrow(tower_job *job, error *e) {
@@ -274,7 +304,8 @@ static void batch_end(tower_job *job, const float *rows) {
 
 static gm_status batch_on_cpu(tower_job *job, double deadline) {
     const engine_tower *t = job->tower;
-    const kv_layer      kv = { t->keys.host, t->values.host, engine_tower_kv_type(job->engine), t->kv_heads, t->head };
+    const kv_layer      kv = { job->kv.keys.host, job->kv.values.host, engine_tower_kv_type(job->engine), t->kv_heads,
+                               t->head };
     const cpu_inputs    in = { .run = batch_inputs(job), .kv = &kv };
     const gm_status     status = cpu_plan_step(job->plan->cpu, &in, deadline);
     if (!status) batch_end(job, cpu_plan_result(job->plan->cpu));

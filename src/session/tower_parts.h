@@ -55,7 +55,8 @@ gm_status engine_check_tower(gm_engine *engine, engine_tower *t, error *e);
 /* Frees what it holds; nobody may use it. */
 void engine_tower_unload(gm_engine *engine, engine_tower *t);
 /* Makes room for the keys and values of so many tokens. */
-gm_status  engine_tower_reserve(gm_engine *engine, engine_tower *t, size_t tokens, error *e);
+gm_status  engine_tower_reserve(gm_engine *engine, const engine_tower *t, size_t tokens, tower_kv *kv, error *e);
+void       engine_tower_free_kv(gm_engine *engine, tower_kv *kv);
 quant_type engine_tower_kv_type(const gm_engine *engine);
 
 /* tower_job.c: the job drops its batch, if it runs with adapters. Returns the next one. */
