@@ -167,7 +167,7 @@ static const layer_case
           2,
           30,
           256,
-          3,
+          1,
           NULL },
         { "adapters of odd widths and rank",
           TYPE_F32,
