@@ -86,18 +86,7 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
     c.kv = (kv_layer){ .k = malloc(bytes), .v = malloc(bytes), .type = type, .kv_heads = kv_heads, .head = head };
     c.window = (uint32_t)window;
     c.ring_slots = (uint32_t)slots;
-    if (b->gpu) {
-        error          e = { 0 };
-        const gpu_kv   shape = { .type = type, .kv_heads = (uint32_t)kv_heads, .head = (uint32_t)head };
-        const uint64_t size = round_up(gpu_kv_bytes(&shape, slots), 16);
-        c.gpu_kv = (gpu_kv_layer){ gpu_buffer_new(b->gpu->host, size, &e),
-                                   gpu_buffer_new(b->gpu->host, size, &e),
-                                   type,
-                                   shape.kv_heads,
-                                   shape.head,
-                                   size };
-        CHECK_MESSAGE(!e.status, "%s", e.why);
-    }
+    if (b->gpu) c.gpu_kv = gpu_cache(b, type, kv_heads, head, slots);
     tensor *q = graph_scale(&c.g, graph_slice(&c.g, c.x, 0, heads * head, 1), steep);
     tensor *k = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head, rows, 1), 1),
            *v = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head + rows, rows, 1), 1);
@@ -146,10 +135,7 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
     free(want_logs);
     free(c.kv.k);
     free(c.kv.v);
-    if (b->gpu) {
-        gpu_buffer_free(b->gpu->host, c.gpu_kv.k);
-        gpu_buffer_free(b->gpu->host, c.gpu_kv.v);
-    }
+    if (b->gpu) gpu_cache_free(b, &c.gpu_kv);
     free(want);
     free(weights);
     end(&c);

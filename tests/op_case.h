@@ -72,7 +72,8 @@ typedef struct {
     tensor        *x;
     kv_layer       kv;
     gpu_kv_layer   gpu_kv;
-    uint64_t       start; /* the first token's index */
+    uint64_t       start;        /* the first token's index */
+    uint64_t       most_binding; /* not 0: weights are laid out in tiles of this size */
     uint32_t       window, ring_slots;
     token_record   records[MOST_TOKENS];
     float         *result; /* of the last run */
@@ -150,6 +151,13 @@ static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     gm_status        status;
     const run_inputs in = case_inputs(c, outputs);
     gpu_backend_clear(b);
+    if (c->most_binding) {
+        gpu_info      *info = (gpu_info *)gpu_host_info(b->host);
+        const uint64_t most = info->max_binding;
+        info->max_binding = c->most_binding;
+        CHECK_MESSAGE(!gpu_backend_find_weights(b, &c->g, &e), "%s", e.why);
+        info->max_binding = most;
+    }
     while ((status = gpu_backend_upload(b, &c->g, &e)) == GM_AGAIN) gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!status, "upload: %s", e.why);
     if (status || gpu_plan_new(b, &c->g, shape_class(c), outputs + 1, &c->gpu_kv, &plan, &e)) {
@@ -187,6 +195,25 @@ static void end(op_case *c) {
     free(c->result);
 }
 
+static gpu_kv_layer gpu_cache(const backend *b, quant_type type, size_t kv_heads, size_t head, size_t slots) {
+    error          e = { 0 };
+    const gpu_kv   shape = { .type = type, .kv_heads = (uint32_t)kv_heads, .head = (uint32_t)head };
+    const uint64_t size = round_up(gpu_kv_bytes(&shape, slots), 16);
+    gpu_kv_layer   cache = { gpu_buffer_new(b->gpu->host, size, &e),
+                             gpu_buffer_new(b->gpu->host, size, &e),
+                             type,
+                             shape.kv_heads,
+                             shape.head,
+                             size };
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    return cache;
+}
+
+static void gpu_cache_free(const backend *b, const gpu_kv_layer *cache) {
+    gpu_buffer_free(b->gpu->host, cache->k);
+    gpu_buffer_free(b->gpu->host, cache->v);
+}
+
 /* ---- a plan that runs several times ---- */
 
 typedef struct {
@@ -219,6 +246,27 @@ static void plan_write(open_plan *p, const tensor *leaf, const float *data, size
     error e = { 0 };
     if (p->cpu) memcpy(cpu_plan_leaf(p->cpu, leaf), data, entries * leaf->token_stride * sizeof *data);
     else if (p->gpu) CHECK_MESSAGE(!gpu_plan_write_leaf(p->gpu, leaf, 0, data, entries, &e), "%s", e.why);
+}
+
+/* A state on the GPU: writes it from where the CPU has it, or reads it to there. */
+static void state_move(const open_plan *p, const tensor *state, bool read) {
+    gpu_backend *b = p->gpu ? p->c->backend->gpu : NULL;
+    error        e = { 0 };
+    const size_t bytes = state->ne[0] * sizeof(float);
+    float       *memory = (float *)(uintptr_t)state->data;
+    if (b && !read) {
+        while (gpu_backend_write_vector(b, state, 0, memory, bytes, &e) == GM_AGAIN) gpu_host_wait(b->host, 100);
+    } else if (b) {
+        const uint32_t ticket = gpu_ticket_new(b->host);
+        const void    *data = NULL;
+        uint64_t       arrived = 0;
+        gpu_backend_read_vector(b, state, bytes, ticket, &e);
+        while (!e.status && !(data = gpu_ticket_data(b->host, ticket, &arrived)) && !gpu_host_problem(b->host, &e))
+            gpu_host_wait(b->host, 100);
+        if (data) memcpy(memory, data, bytes);
+        gpu_ticket_done(b->host, ticket);
+    }
+    CHECK_MESSAGE(!e.status, "%s", e.why);
 }
 
 /* Runs all tokens. results[i] gets bytes[i] of the i-th result. */

@@ -133,6 +133,7 @@ static void gradients_on(gradient_case *k, const backend *on, float *out) {
         gradient_open(k, &p);
         plan_write(&p, d, k->d, y->axis == AXIS_TOKENS ? k->c.tokens : k->outputs);
         plan_run_outputs(&p, k->outputs, count, to, bytes);
+        for (size_t i = 0; i < k->part_count; i++) state_move(&p, k->parts[i].gradient, true);
         plan_close(&p);
     }
     k->c.backend = kept;
@@ -290,23 +291,27 @@ static void test_attention_gradient(const backend *b, size_t tokens, size_t head
     k.c.window = (uint32_t)window;
     k.c.ring_slots = (uint32_t)tokens;
     k.c.kv = (kv_layer){ .k = malloc(bytes), .v = malloc(bytes), .type = TYPE_F32, .kv_heads = kv_heads, .head = head };
+    if (b->gpu) k.c.gpu_kv = gpu_cache(b, TYPE_F32, kv_heads, head, tokens);
     gradient_leaf(&k, head, heads);
     gradient_leaf(&k, head, kv_heads);
-    uint8_t *memory[2] = { k.c.kv.k, k.c.kv.v };
+    uint8_t           *memory[2] = { k.c.kv.k, k.c.kv.v };
+    const gpu_kv_layer cache = k.c.gpu_kv;
     gradient_check(&k);
     free(memory[0]);
     free(memory[1]);
+    if (b->gpu) gpu_cache_free(b, &cache);
 }
 
 /* ---- products ---- */
 
-static void test_matmul_back(const backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
-    CASE_OF(TYPE_F32, "%s: matmul_back %s %zu × [%zu ← %zu]", b->name, quant_format_of(type)->name, tokens, k, m);
+static void check_matmul_back(const backend *b, quant_type type, size_t tokens, size_t k, size_t m,
+                              uint64_t most_binding) {
     op_case  c = case_begin(b, tokens, m);
     uint8_t *data = random_weights(type, k * m);
     float   *w = dequantised(type, data, k * m);
     double  *want = doubles(tokens * k);
-    tensor  *y = graph_matmul_back(&c.g, weight(&c, "w", type, k, m, 1, data), c.x);
+    c.most_binding = most_binding;
+    tensor *y = graph_matmul_back(&c.g, weight(&c, "w", type, k, m, 1, data), c.x);
     for (size_t i = 0; i < tokens * m; i++) {
         for (size_t j = 0; j < k; j++) want[i / m * k + j] += (double)w[i % m * k + j] * case_input(&c, i / m)[i % m];
     }
@@ -315,6 +320,18 @@ static void test_matmul_back(const backend *b, quant_type type, size_t tokens, s
     free(w);
     free(want);
     end(&c);
+}
+
+static void test_matmul_back(const backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
+    CASE("%s: matmul_back %s %zu × [%zu ← %zu]", b->name, quant_format_of(type)->name, tokens, k, m);
+    check_matmul_back(b, type, tokens, k, m, 0);
+}
+
+/* A GPU that binds little has the weights in several buffers. */
+static void test_matmul_back_tiles(const backend *b) {
+    if (!b->gpu) return;
+    CASE("%s: matmul_back in tiles", b->name);
+    check_matmul_back(b, TYPE_Q8_0, 5, 256, 700, 64 << 10);
 }
 
 /* sizes: width, inner width, experts, used. Leaves: what the experts read, and the router's logits. */
@@ -516,7 +533,9 @@ static void test_adamw(const backend *b, size_t n) {
                          scale * m[0] * values[ADAMW_CORRECTION_1] / (sqrt(m[1] * values[ADAMW_CORRECTION_2]) + 1e-8));
         }
         plan_write(&p, rates, values, 1);
+        state_move(&p, state[1], false);
         plan_run(&p, 1, (float *[]){ &squares }, (size_t[]){ sizeof squares });
+        for (size_t i = 0; i < 2; i++) state_move(&p, state[i], true);
         CHECK(step == 3 ? isnan(squares) : fabs(squares - norm) <= 1e-5 * norm);
         case_expect(states[0], want, 2 * n, 1e-5);
         CHECK(step == 3 || states[1][n - 1] == 0);
@@ -536,6 +555,8 @@ static void test_gradients(const backend *b) {
     test_matmul_back(b, TYPE_F16, 1, 33, 5);
     test_matmul_back(b, TYPE_Q4_0, 67, 288, 65);
     test_matmul_back(b, TYPE_Q6_K, 2, 256, 400);
+    test_matmul_back(b, TYPE_F16, 3, 64, 600); /* so few results that the rows are divided */
+    test_matmul_back_tiles(b);
     test_norm_gradient(b, 5, 96, 1);
     test_norm_gradient(b, 3, 33, 3);
     test_element_gradients(b, 5, 40, 1);
@@ -556,7 +577,7 @@ static void test_gradients(const backend *b) {
     test_dropout(b, 5, 33, 3, 0.25f);
     test_dropout(b, 2, 1024, 1, 0.5f);
     test_lora_gradients(b, LORA_OUTPUTS, 5, 36, 40, 4, 0.5f);
-    test_lora_gradients(b, LORA_EMBEDDING, 33, 36, 36, 5, 0);
+    test_lora_gradients(b, LORA_EMBEDDING, 67, 36, 36, 5, 0); /* ids that come twice */
     test_lora_gradients(b, LORA_ROUTED, 9, 33, 35, 3, 0.3f);
     test_cross_entropy(b, 5, 33, 30);
     test_cross_entropy(b, 3, 1000, 0);

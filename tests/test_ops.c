@@ -150,6 +150,7 @@ static void test_ops_with(gpu_backend *gpu, const char *without, bool deep) {
         gpu->precise = mode;
         snprintf(b.name, sizeof b.name, "gpu%s%s", *without ? " without " : "", without);
         (deep ? test_deep : test_backend)(&b);
+        if (mode && !deep) test_gradients(&b);
     }
 }
 

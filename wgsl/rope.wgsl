@@ -5,6 +5,7 @@
 //                  frequencies  f32 [pairs]     out  f32 [tokens, AXES, 2 · pairs]
 //                  dispatch (pairs / 64 rounded up, tokens, AXES)
 //   KIND rotate  (x_j, x_{j+pairs}) → (x_j cos − x_{j+pairs} sin, x_{j+pairs} cos + x_j sin) for each row of a
+//                  BACK: by the negative angle
 //                  a      f32, a view: unit i of row r of token t at a_offset + t · a_token_stride + r · a_row_stride + i
 //                  table  f32 [tokens, table_rows, 2 · pairs]: row r by row r mod table_rows     out  f32 [tokens, rows, 2 · pairs]
 //                  dispatch (rows · pairs / 64 rounded up, tokens, 1)     pairs, offsets and strides in units (unit.wgsl)
@@ -85,7 +86,11 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     let to = (token * rows + row) * 2u * pairs + j;
     let angle = (token * table_rows + row % table_rows) * 2u * pairs + j;
     let cosine = table[angle];
+#if BACK
+    let sine = -table[angle + pairs];
+#else
     let sine = table[angle + pairs];
+#endif
     out[to]         = a[source] * cosine - a[source + pairs] * sine;
     out[to + pairs] = a[source + pairs] * cosine + a[source] * sine;
 }

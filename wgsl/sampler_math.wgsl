@@ -76,15 +76,7 @@ fn wide_quotient(a: vec2<u32>, b: vec2<u32>) -> u32 {
     return quotient;
 }
 
-// Philox4x32-10: the first two of its four words as a 64-bit number, first word on top.
-fn philox(position: vec2<u32>, seed: vec2<u32>) -> vec2<u32> {
-    var c = vec4<u32>(position, 0u, 0u);
-    var key = seed;
-    for (var i = 0; i < 10; i++) {
-        let a = wide_product(0xd2511f53u, c.x);
-        let b = wide_product(0xcd9e8d57u, c.z);
-        c = vec4<u32>(b.y ^ c.y ^ key.x, b.x, a.y ^ c.w ^ key.y, a.x);
-        key += vec2<u32>(0x9e3779b9u, 0xbb67ae85u);
-    }
-    return c.yx;
-}
+#include "philox.wgsl"
+
+// The first two of its four words as a 64-bit number, first word on top.
+fn philox(position: vec2<u32>, seed: vec2<u32>) -> vec2<u32> { return philox_words(vec4<u32>(position, 0u, 0u), seed).yx; }

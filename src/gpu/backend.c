@@ -170,7 +170,8 @@ static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, e
 }
 
 static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
-    if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS) {
+    const bool back = o->kind == OP_MATMUL_BACK || o->kind == OP_MATMUL_EXPERTS_BACK;
+    if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS || back) {
         tensor *parts[GPU_WEIGHT_PARTS + 1] = { o->in[0] };
         if (o->kind == OP_PRODUCTS) memcpy(parts, o->in, GPU_WEIGHT_PARTS * sizeof *parts);
         TRY(add_weight(b, parts, true, e));
@@ -180,7 +181,7 @@ static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
         TRY(add_weight(b, parts, false, e));
     }
     const bool   joined = o->kind == OP_PRODUCTS || o->kind == OP_SHRINKS;
-    const size_t first = joined ? FUSED_A : o->kind == OP_EMBED;
+    const size_t first = joined ? FUSED_A : o->kind == OP_EMBED || back;
     for (size_t j = first; j < OP_INPUTS; j++) {
         tensor *parts[] = { o->in[j], NULL };
         if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT) TRY(add_weight(b, parts, false, e));

@@ -124,6 +124,9 @@ bool gpu_backend_is_busy(const gpu_backend *b, const graph *g);
 gm_status gpu_backend_write_vector(gpu_backend *b, const tensor *t, uint64_t offset, const void *data, uint64_t bytes,
                                    error *e);
 
+/* Reads the first `bytes` of such a vector, a multiple of 4, after the runs submitted so far; the ticket gets them. */
+gm_status gpu_backend_read_vector(gpu_backend *b, const tensor *t, uint64_t bytes, uint32_t ticket, error *e);
+
 /* Frees the weights that only this graph uses. There must be no plans of it any more. It can be uploaded again. */
 void gpu_backend_release(gpu_backend *b, const graph *g);
 

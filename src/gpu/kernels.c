@@ -1,5 +1,6 @@
 #include "gpu/kernels.h"
 
+#include "gpu/gradient_kernels.h"
 #include "gpu/kernel_build.h"
 #include "graph/fuse.h"
 
@@ -135,6 +136,7 @@ static gpu_kernel rope_kernel(const op *o, uint32_t count) {
     const uint64_t pairs = x->ne[0] / 2 / unit;
     gpu_kernel     k = { .file = "rope.wgsl", .x = rounded_up(x->ne[1] * pairs, 64), .y = count, .z = 1 };
     kernel_define(&k, "KIND", "rotate");
+    kernel_define(&k, "BACK", kernel_flag(o->kind == OP_ROPE_BACK));
     kernel_define(&k, "WIDE", kernel_flag(wide));
     kernel_define(&k, "COUNT", counted(x));
     kernel_constant(&k, "pairs", (double)pairs);
@@ -257,14 +259,14 @@ uint64_t gpu_groups_bytes(const gpu_groups *g) {
     return (g->experts + 1 + (uint64_t)gpu_groups_tiles(g) + (uint64_t)g->tokens * g->used) * sizeof(uint32_t);
 }
 
-gm_status gpu_group_kernel(const gpu_groups *g, gpu_kernel *out, error *e) {
+gm_status gpu_group_kernel(const gpu_groups *g, int routes, gpu_kernel *out, error *e) {
     *out = (gpu_kernel){ .file = "moe.wgsl", .x = 1, .y = 1, .z = 1 };
     kernel_define(out, "KIND", "group");
     kernel_constant(out, "experts", g->experts);
     kernel_constant(out, "used", g->used);
     kernel_constant(out, "columns", g->columns);
     kernel_constant(out, "tiles", gpu_groups_tiles(g));
-    kernel_bind(out, BIND_IN + FUSED_ROUTES);
+    kernel_bind(out, BIND_IN + routes);
     kernel_bind(out, BIND_GROUPS);
     kernel_bind(out, BIND_RUN);
     return check_experts(g->experts, g->used, e);
@@ -438,7 +440,8 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
     case OP_RMS_NORM:
     case OP_LAYER_NORM: *out = norm_kernel(o, count); return GM_OK;
     case OP_ROPE_TABLE: *out = rope_table_kernel(o, tokens); return GM_OK;
-    case OP_ROPE: *out = rope_kernel(o, count); return check_whole(o, e);
+    case OP_ROPE:
+    case OP_ROPE_BACK: *out = rope_kernel(o, count); return check_whole(o, e);
     case OP_ADD:
     case OP_MUL:
     case OP_CLAMP:
@@ -455,6 +458,6 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
     case OP_EXPERT_SUM: *out = expert_sum_kernel(o, tokens); return check_whole(o, e);
     case OP_LORA_SHRINK: *out = o->in[1] ? lora_shrink_kernel(o, count) : lora_look_up_kernel(o, count); return GM_OK;
     case OP_LORA_EXPAND: *out = lora_expand_kernel(o, count); return GM_OK;
-    default: return fail(e, GM_UNSUPPORTED, "the GPU cannot compute %s yet", op_name(o->kind));
+    default: return gpu_gradient_kernel(o, count, out, e);
     }
 }

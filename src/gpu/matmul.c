@@ -166,22 +166,17 @@ static void define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *t
     }
 }
 
-/* The dispatch that adds the partial sums of the splits. */
-static void add_up(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile *tile, uint32_t splits) {
-    *out = (gpu_kernel){ .file = "matmul_sum.wgsl" };
+void gpu_matmul_sum_kernel(gpu_kernel *out, const gpu_sum_job *job) {
+    *out = (gpu_kernel){ .file = "matmul_sum.wgsl", .x = divide_up(job->rows, 256), .y = job->tokens, .z = 1 };
     kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
-    kernel_constant(out, "rows", tile->rows);
-    kernel_constant(out, "splits", splits);
-    kernel_constant(out, "first_row", tile->first_row);
+    kernel_constant(out, "rows", job->rows);
+    kernel_constant(out, "splits", job->splits);
+    kernel_constant(out, "first_row", job->first_row);
     kernel_constant(out, "y_offset", job->y.offset);
     kernel_constant(out, "y_token_stride", job->y.token_stride);
     kernel_bind(out, BIND_PARTIAL);
     kernel_bind(out, BIND_OUT);
     kernel_bind(out, BIND_RUN);
-    clip_kernel(out, &job->clips, false, job->clips.out);
-    out->x = divide_up(tile->rows, 256);
-    out->y = job->tokens;
-    out->z = 1;
 }
 
 size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
@@ -224,7 +219,13 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
     kernel_constant(&out[0], "split_chunks", (double)round_up(chunks, t->chunks));
     kernel_constant(&out[0], "y_split_stride", (double)job->tokens * tile.rows);
     out[0].binds[2] = BIND_PARTIAL;
-    add_up(&out[1], job, &tile, t->splits);
+    gpu_matmul_sum_kernel(&out[1], &(gpu_sum_job){ .rows = tile.rows,
+                                                   .first_row = tile.first_row,
+                                                   .splits = t->splits,
+                                                   .tokens = job->tokens,
+                                                   .outputs = job->outputs,
+                                                   .y = job->y });
+    clip_kernel(&out[1], &job->clips, false, job->clips.out);
     return 2;
 }
 

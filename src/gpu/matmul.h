@@ -92,6 +92,15 @@ uint64_t gpu_matvec_most_column(const gpu_info *info);
 size_t   gpu_matmul_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job);
 uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *job); /* of BIND_PARTIAL; 0: not needed */
 
+/* Adds parts of a product's sums, which lie in BIND_PARTIAL as [splits, tokens, rows]. */
+typedef struct {
+    uint32_t  rows, first_row, splits, tokens;
+    bool      outputs;
+    gpu_place y;
+} gpu_sum_job;
+
+void gpu_matmul_sum_kernel(gpu_kernel *out, const gpu_sum_job *job);
+
 /* The tiling of a product with more than 4 columns: the default choice, and kernels for any other, for comparison. */
 typedef struct {
     bool     matrix;                      /* with subgroup matrices, otherwise with threads */

@@ -11,6 +11,7 @@
 #define GM_GPU_PLAN_H
 
 #include "gpu/backend.h"
+#include "gpu/gradient_kernels.h"
 #include "gpu/kernels.h"
 #include "gpu/matmul.h"
 #include "gpu/pipeline.h"
@@ -111,8 +112,16 @@ struct gpu_plan {
 };
 
 static inline bool op_has_cache(const op *o) {
-    return o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS || o->kind == OP_ATTEND;
+    return o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS || o->kind == OP_ATTEND ||
+           o->kind == OP_ATTENTION_BACK_Q || o->kind == OP_ATTENTION_BACK_KV;
 }
+
+static inline bool op_is_product_back(const op *o) {
+    return o->kind == OP_MATMUL_BACK || o->kind == OP_MATMUL_EXPERTS_BACK;
+}
+
+/* Which input of a product has the routes. */
+static inline int product_routes(const op *o) { return o->kind == OP_PRODUCTS ? FUSED_ROUTES : 2; }
 
 /* The value that a view is a part of, or the value itself. */
 static inline const tensor *plan_base(const tensor *t) { return t->base ? t->base : t; }
@@ -145,6 +154,7 @@ gpu_clips       plan_clips(const op *o);                          /* of a produc
 gpu_corrections plan_corrections(const gpu_plan *p, const op *o); /* the same */
 uint64_t        plan_shrunk_stride(const gpu_plan *p, size_t i);  /* of the rows of a SHRINKS' result */
 gpu_matmul_job  plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
+gpu_back_job    plan_back_job(const gpu_plan *p, size_t i);
 
 /* ---- plan_record.c ---- */
 

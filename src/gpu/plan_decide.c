@@ -58,7 +58,9 @@ static gm_status plan_decide_weight(gpu_plan *p, size_t i, error *e) {
         d->part_rows = (uint32_t)rows;
     }
     d->gathered = o->kind == OP_EMBED && d->weight->gathered;
-    return GM_OK;
+    if (!op_is_product_back(o) || !d->weight->streamed) return GM_OK;
+    return fail(e, GM_UNSUPPORTED, "'%s' stays in main memory, and training needs all weights on the GPU",
+                o->in[0]->name);
 }
 
 static void plan_decide_product(gpu_plan *p, size_t i) {
@@ -186,7 +188,9 @@ gm_status plan_decide(gpu_plan *p, error *e) {
         const op *o = &g->ops[i];
         plan_op  *d = &p->ops[i];
         *d = (plan_op){ .quantised = -1, .grouped = -1, .partial = -1 };
-        if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS) status = plan_decide_weight(p, i, e);
+        if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS || op_is_product_back(o))
+            status = plan_decide_weight(p, i, e);
+        d->groups = o->kind == OP_MATMUL_EXPERTS_BACK;
         if (o->kind == OP_PRODUCTS) plan_decide_product(p, i);
         if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) d->splits = plan_splits(p, o);
         if (o->kind == OP_GEGLU) d->aligned = plan_base(o->in[0]) != plan_base(o->in[1]);
@@ -289,6 +293,21 @@ gpu_groups plan_groups(const gpu_plan *p, size_t i) {
                                                        o->used, like->experts) };
 }
 
+gpu_back_job plan_back_job(const gpu_plan *p, size_t i) {
+    const op      *o = &p->g.ops[i];
+    const plan_op *d = &p->ops[i];
+    const bool     experts = o->kind == OP_MATMUL_EXPERTS_BACK;
+    return (gpu_back_job){ .weights = &d->weight->layout,
+                           .part_first = d->part_first,
+                           .part_rows = d->part_rows,
+                           .tokens = plan_count(p, o->out),
+                           .used = experts ? o->used : 0,
+                           .columns = experts ? plan_groups(p, i).columns : 0,
+                           .outputs = o->out->axis == AXIS_OUTPUTS,
+                           .x = plan_place(o->in[1]),
+                           .y = plan_place(o->out) };
+}
+
 /* ---- memory: items and their lifetimes ---- */
 
 /* The scratch items that belong to a value, by the value's index; -1: none. */
@@ -329,6 +348,15 @@ static uint64_t product_partial_bytes(const gpu_plan *p, size_t i) {
     return most;
 }
 
+static uint64_t plan_partial_bytes(const gpu_plan *p, size_t i) {
+    const op *o = &p->g.ops[i];
+    if (p->ops[i].splits) return gpu_attention_partial_bytes(o, p->tokens, p->ops[i].splits);
+    if (o->kind == OP_PRODUCTS) return product_partial_bytes(p, i);
+    if (!op_is_product_back(o)) return 0;
+    const gpu_back_job job = plan_back_job(p, i);
+    return gpu_back_partial_bytes(gpu_host_info(p->backend->host), &job);
+}
+
 static bool same_clips(const op *a, const op *b) {
     return a->clips_in == b->clips_in && (!a->clips_in || (a->least == b->least && a->most == b->most));
 }
@@ -338,9 +366,7 @@ static bool same_clips(const op *a, const op *b) {
 static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
     const op      *o = &p->g.ops[i];
     plan_op       *d = &p->ops[i];
-    const uint64_t partial = d->splits                ? gpu_attention_partial_bytes(o, p->tokens, d->splits)
-                             : o->kind == OP_PRODUCTS ? product_partial_bytes(p, i)
-                                                      : 0;
+    const uint64_t partial = plan_partial_bytes(p, i);
     if (partial) d->partial = item_new(p, partial, i);
     if (d->quantises) {
         const tensor *x = o->normed ? o->out : o->sum;
@@ -361,7 +387,7 @@ static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
         item_live_at(&p->items[d->quantised], i);
     }
     if (d->groups) {
-        int32_t *item = &notes[plan_base(o->in[FUSED_ROUTES])->index].grouped;
+        int32_t *item = &notes[plan_base(o->in[product_routes(o)])->index].grouped;
         d->makes_grouped = *item < 0;
         const gpu_groups groups = plan_groups(p, i);
         if (*item < 0) *item = item_new(p, gpu_groups_bytes(&groups), i);

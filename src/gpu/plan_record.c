@@ -251,7 +251,7 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
     if (d->makes_grouped) {
         gpu_kernel       k = { 0 };
         const gpu_groups groups = plan_groups(p, r->index);
-        TRY(gpu_group_kernel(&groups, &k, e));
+        TRY(gpu_group_kernel(&groups, product_routes(o), &k, e));
         TRY(op_dispatch(r, &k, e));
     }
     return GM_OK;
@@ -279,6 +279,27 @@ static gm_status record_product(op_recorder *r, error *e) {
     return op_dispatch(r, &correct, e);
 }
 
+/* A product with transposed weights: each tile of them has a part of the sums. */
+static gm_status record_product_back(op_recorder *r, error *e) {
+    gpu_plan          *p = r->plan;
+    const gpu_info    *info = gpu_host_info(p->backend->host);
+    const gpu_weight  *w = p->ops[r->index].weight;
+    const gpu_back_job job = plan_back_job(p, r->index);
+    gpu_kernel         k = { 0 };
+    uint32_t           parts = 0;
+    TRY(record_product_inputs(r, e));
+    for (uint32_t tile = 0; tile < w->layout.tiles; tile++) {
+        parts += gpu_back_kernel(&k, info, &job, tile, parts);
+        r->table[BIND_WEIGHTS] = (gpu_binding){ 0, w->tiles[tile], 0, weight_tile_of(&w->layout, tile).bytes };
+        TRY(op_dispatch(r, &k, e));
+    }
+    if (job.used || parts < 2) return GM_OK;
+    gpu_matmul_sum_kernel(
+        &k, &(gpu_sum_job){
+                .rows = job.weights->k, .splits = parts, .tokens = job.tokens, .outputs = job.outputs, .y = job.y });
+    return op_dispatch(r, &k, e);
+}
+
 /* A kernel for an aligned second input: its offset counts from where it is bound. */
 static gm_status geglu_kernel(const gpu_plan *p, size_t i, gpu_kernel *k, error *e) {
     op     nearer = p->g.ops[i];
@@ -303,13 +324,18 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
     const op    *o = &p->g.ops[i];
     op_recorder  r = { .plan = p, .index = i };
     const gpu_kv kv = plan_kv(p, o);
-    gpu_kernel   k[2] = { { 0 }, { 0 } };
+    gpu_kernel   k[OP_INPUTS] = { { 0 } };
     size_t       count = 1;
     if (!p->visit) plan_fill_table(p, i, r.table);
     switch ((int)o->kind) {
     case OP_LEAF: return GM_OK;
     case OP_EMBED: return record_embed(&r, e);
     case OP_PRODUCTS: return record_product(&r, e);
+    case OP_MATMUL_BACK:
+    case OP_MATMUL_EXPERTS_BACK: return record_product_back(&r, e);
+    case OP_ATTENTION_BACK_Q:
+    case OP_ATTENTION_BACK_KV: TRY(gpu_attention_back_kernel(o, &kv, p->tokens, k, e)); break;
+    case OP_CONCAT: count = gpu_concat_kernels(k, o, plan_count(p, o->out)); break;
     case OP_KV_STORE: TRY(gpu_kv_store_kernel(o, &kv, p->tokens, k, e)); break;
     case OP_ATTENTION:
     case OP_ATTEND:

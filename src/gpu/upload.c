@@ -198,16 +198,34 @@ static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
     return GM_OK;
 }
 
-gm_status gpu_backend_write_vector(gpu_backend *b, const tensor *t, uint64_t offset, const void *data, uint64_t bytes,
-                                   error *e) {
+/* The buffer of a vector that has so many bytes at this offset, which becomes the one in the buffer. */
+static gpu_id find_vector(gpu_backend *b, const tensor *t, uint64_t *offset, uint64_t bytes, error *e) {
     const gpu_weight_part found = gpu_backend_part(b, t);
     const gpu_weight     *w = found.weight;
-    uint64_t              at = 0;
-    for (size_t i = 0; i < found.part; i++) at += w->parts[i].bytes;
-    if (!w || w->matrix || !w->tiles[0] || offset + bytes > w->parts[found.part].bytes)
-        return fail(e, GM_BAD_ARGUMENT, "'%s' is not a vector on the GPU with room for %llu bytes at %llu", t->name,
-                    (unsigned long long)bytes, (unsigned long long)offset);
-    return gpu_buffer_write(b->host, w->tiles[0], at + offset, data, bytes, e);
+    if (!w || w->matrix || !w->tiles[0] || *offset + bytes > w->parts[found.part].bytes) {
+        fail(e, GM_BAD_ARGUMENT, "'%s' is not a vector on the GPU with room for %llu bytes at %llu", t->name,
+             (unsigned long long)bytes, (unsigned long long)*offset);
+        return 0;
+    }
+    for (size_t i = 0; i < found.part; i++) *offset += w->parts[i].bytes;
+    return w->tiles[0];
+}
+
+gm_status gpu_backend_write_vector(gpu_backend *b, const tensor *t, uint64_t offset, const void *data, uint64_t bytes,
+                                   error *e) {
+    const gpu_id found = find_vector(b, t, &offset, bytes, e);
+    return found ? gpu_buffer_write(b->host, found, offset, data, bytes, e) : e->status;
+}
+
+gm_status gpu_backend_read_vector(gpu_backend *b, const tensor *t, uint64_t bytes, uint32_t ticket, error *e) {
+    uint64_t     offset = 0;
+    const gpu_id found = find_vector(b, t, &offset, bytes, e);
+    if (!found) return e->status;
+    const uint32_t words[] = {
+        GPU_LIST_VERSION, GPU_READ | 6u << 16,     found, (uint32_t)offset, (uint32_t)(offset >> 32),
+        (uint32_t)bytes,  (uint32_t)(bytes >> 32), ticket
+    };
+    return gpu_submit(b->host, words, COUNT_OF(words), e);
 }
 
 static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {

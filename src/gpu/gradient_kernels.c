@@ -1,0 +1,355 @@
+/* Kernels of the ops of training. */
+
+#include "gpu/gradient_kernels.h"
+
+#include "gpu/kernel_build.h"
+#include "gpu/product_build.h"
+
+#include <math.h>
+
+/* ---- views ---- */
+
+static const tensor *gradient_base(const tensor *t) { return t->base ? t->base : t; }
+
+static bool gradient_fours(const tensor *t) {
+    return (t->ne[0] | t->offset | t->row_stride | t->token_stride) % 4 == 0;
+}
+
+static const char *gradient_count(const tensor *t) {
+    return t->axis == AXIS_TOKENS ? "run.tokens" : t->axis == AXIS_OUTPUTS ? "run.outputs" : "min(run.tokens, 1u)";
+}
+
+/* Names of a view's constants. */
+static const char *const places[3][3] = { { "a_offset", "a_row_stride", "a_token_stride" },
+                                          { "b_offset", "b_row_stride", "b_token_stride" },
+                                          { "c_offset", "c_row_stride", "c_token_stride" } };
+
+static void gradient_place(gpu_kernel *k, size_t name, const tensor *t, uint32_t unit) {
+    const uint64_t values[] = { t->offset, t->row_stride, t->token_stride };
+    for (size_t i = 0; i < COUNT_OF(values); i++) kernel_constant(k, places[name][i], (double)(values[i] / unit));
+}
+
+/* ---- rows ---- */
+
+static gpu_kernel rows_kernel(const char *kind, const op *o, const tensor *a, bool wide, bool by_row, uint32_t count) {
+    const uint32_t unit = wide ? 4 : 1, rows = (uint32_t)o->out->ne[1];
+    const uint64_t n = a->ne[0] / unit;
+    gpu_kernel     k = { .file = "gradient_rows.wgsl", .x = rounded_up(n, 256), .y = rows, .z = count };
+    kernel_define(&k, "KIND", kind);
+    kernel_define(&k, "WIDE", kernel_flag(wide));
+    kernel_define(&k, "BY_ROW", kernel_flag(by_row));
+    kernel_define(&k, "COUNT", gradient_count(o->out));
+    kernel_constant(&k, "n", (double)n);
+    gradient_place(&k, 0, a, unit);
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    if (!by_row) return k;
+    k.x = (uint32_t)a->ne[1];
+    k.y = count;
+    k.z = 1;
+    return k;
+}
+
+static gm_status geglu_back_kernel(const op *o, uint32_t count, gpu_kernel *out, error *e) {
+    const tensor *a = o->in[0], *b = o->in[1], *c = o->in[2];
+    const bool    wide = gradient_fours(a) && gradient_fours(b) && gradient_fours(c);
+    const bool    shared = gradient_base(a) == gradient_base(b);
+    gpu_kernel    k = rows_kernel("geglu", o, a, wide, false, count);
+    kernel_define(&k, "SHARED", kernel_flag(shared));
+    kernel_constant(&k, "rows", (double)o->out->ne[1]);
+    gradient_place(&k, 1, b, wide ? 4 : 1);
+    gradient_place(&k, 2, c, wide ? 4 : 1);
+    kernel_bind(&k, BIND_IN + 2);
+    if (!shared) kernel_bind(&k, BIND_IN + 1);
+    *out = k;
+    if (gradient_base(c) != gradient_base(a) && gradient_base(c) != gradient_base(b)) return GM_OK;
+    return fail(e, GM_UNSUPPORTED, "%s: the gradient must not be a part of an input", op_name(o->kind));
+}
+
+/* RMS_NORM_BACK and ROW_DOT: a workgroup for each row. */
+static gm_status row_kernel(const op *o, uint32_t count, gpu_kernel *out, error *e) {
+    const bool    norm = o->kind == OP_RMS_NORM_BACK;
+    const tensor *a = o->in[0], *c = o->in[norm ? 2 : 1];
+    const bool    wide = gradient_fours(a) && gradient_fours(c);
+    gpu_kernel    k = rows_kernel(norm ? "norm" : "dot", o, a, wide, true, count);
+    tensor        view = *c;
+    if (c->ne[1] != a->ne[1]) view.row_stride = 0; /* all rows have the same second one */
+    kernel_define(&k, "WEIGHT", kernel_flag(norm && o->in[1]));
+    kernel_constant(&k, "rows", (double)a->ne[1]);
+    gradient_place(&k, 2, &view, wide ? 4 : 1);
+    if (norm) kernel_constant(&k, "eps", (double)o->factor);
+    kernel_bind(&k, BIND_IN + (norm ? 2 : 1));
+    if (norm && o->in[1]) kernel_bind(&k, BIND_IN + 1);
+    *out = k;
+    if (gradient_base(c) != gradient_base(a)) return GM_OK;
+    return fail(e, GM_UNSUPPORTED, "%s: the inputs must not be parts of one value", op_name(o->kind));
+}
+
+static gpu_kernel scatter_kernel(const op *o, uint32_t count) {
+    gpu_kernel k = rows_kernel("scatter", o, o->in[0], gradient_fours(o->in[0]), false, count);
+    kernel_constant(&k, "rows", (double)o->out->ne[1]);
+    kernel_bind(&k, BIND_ROWS);
+    return k;
+}
+
+static gpu_kernel row_sum_kernel(const op *o, uint32_t count) {
+    gpu_kernel k = rows_kernel("sum", o, o->in[0], gradient_fours(o->in[0]), false, count);
+    kernel_constant(&k, "rows", (double)o->in[0]->ne[1]);
+    return k;
+}
+
+static gpu_kernel weigh_kernel(const op *o, uint32_t count) {
+    tensor a = *o->in[0];
+    a.row_stride = 0;
+    gpu_kernel k = rows_kernel("weigh", o, &a, gradient_fours(&a), false, count);
+    kernel_constant(&k, "rows", o->used);
+    kernel_bind(&k, BIND_IN + 1);
+    return k;
+}
+
+size_t gpu_concat_kernels(gpu_kernel out[OP_INPUTS], const op *o, uint32_t count) {
+    bool     wide = o->out->ne[0] % 4 == 0;
+    uint64_t to = 0;
+    for (size_t i = 0; i < o->count; i++) wide = wide && gradient_fours(o->in[i]);
+    for (size_t i = 0; i < o->count; i++) {
+        gpu_kernel *k = &out[i];
+        *k = rows_kernel("place", o, o->in[i], wide, false, count);
+        kernel_constant(k, "rows", (double)o->out->ne[1]);
+        kernel_constant(k, "width", (double)(o->out->ne[0] / (wide ? 4 : 1)));
+        kernel_constant(k, "to", (double)(to / (wide ? 4 : 1)));
+        k->binds[0] = (uint8_t)(BIND_IN + i);
+        to += o->in[i]->ne[0];
+    }
+    return o->count;
+}
+
+static gpu_kernel dropout_kernel(const op *o, uint32_t count) {
+    const tensor *x = o->in[0];
+    gpu_kernel    k = { .file = "dropout.wgsl", .x = rounded_up(x->ne[0], 256), .y = (uint32_t)x->ne[1], .z = count };
+    kernel_define(&k, "COUNT", gradient_count(o->out));
+    kernel_constant(&k, "n", (double)x->ne[0]);
+    kernel_constant(&k, "rows", (double)x->ne[1]);
+    kernel_constant(&k, "number", o->stream);
+    kernel_constant(&k, "below", ceil((double)o->factor * 4294967296.0)); /* a probability below 1 */
+    kernel_constant(&k, "scale", (double)(1 / (1 - o->factor)));
+    gradient_place(&k, 0, x, 1);
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_IN + 1);
+    return k;
+}
+
+/* ---- the router and the loss ---- */
+
+static gpu_kernel loss_kernel(const op *o, uint32_t count) {
+    const bool route = o->kind == OP_ROUTE_BACK;
+    gpu_kernel k = { .file = "loss.wgsl", .x = 1, .y = count, .z = 1 };
+    kernel_define(&k, "KIND", route ? "route" : "loss");
+    kernel_define(&k, "WIDE", "0");
+    kernel_define(&k, "COUNT", gradient_count(o->out));
+    kernel_define(&k, "SCALE", kernel_flag(route && o->in[2]));
+    kernel_define(&k, "CAPPED", kernel_flag(!route && o->factor > 0));
+    kernel_constant(&k, "n", (double)o->in[0]->ne[0]);
+    if (route) kernel_constant(&k, "used", o->used);
+    else if (o->factor > 0) kernel_constant(&k, "cap", (double)o->factor);
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_IN + 1);
+    kernel_bind(&k, route ? BIND_IN + 3 : BIND_SUM);
+    if (route && o->in[2]) kernel_bind(&k, BIND_IN + 2);
+    return k;
+}
+
+/* ---- states ---- */
+
+static gpu_kernel state_kernel(const char *kind, bool of_tokens) {
+    gpu_kernel k = { .file = "states.wgsl", .x = 1, .y = 1, .z = 1 };
+    kernel_define(&k, "KIND", kind);
+    kernel_define(&k, "OF_TOKENS", kernel_flag(of_tokens));
+    return k;
+}
+
+static gpu_kernel lora_gradient_kernel(const op *o, uint32_t count) {
+    const tensor  *p = o->in[0], *q = o->in[2], *routes = o->in[3];
+    gpu_kernel     k = state_kernel(q ? "gradient" : "look_up", true);
+    const uint64_t n = q ? q->ne[0] : o->in[1]->ne[0] / o->rank;
+    kernel_define(&k, "ROUTED", kernel_flag(routes != NULL));
+    kernel_define(&k, "COUNT", gradient_count(p));
+    kernel_constant(&k, "n", (double)n);
+    kernel_constant(&k, "rank", o->rank);
+    kernel_constant(&k, "slot", o->slot);
+    kernel_constant(&k, "factor", (double)o->factor);
+    kernel_constant(&k, "p_offset", (double)p->offset);
+    kernel_constant(&k, "p_row_stride", (double)p->row_stride);
+    kernel_constant(&k, "p_token_stride", (double)p->token_stride);
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_IN + 1);
+    kernel_bind(&k, BIND_RUN);
+    if (!q) {
+        k.x = rounded_up(o->rank, 64);
+        k.y = count;
+        return k;
+    }
+    kernel_constant(&k, "rows", (double)p->ne[1]);
+    kernel_constant(&k, "q_offset", (double)q->offset);
+    kernel_constant(&k, "q_row_stride", q->ne[1] == p->ne[1] ? (double)q->row_stride : 0);
+    kernel_constant(&k, "q_token_stride", (double)q->token_stride);
+    kernel_bind(&k, BIND_IN + 2);
+    if (routes) kernel_bind(&k, BIND_IN + 3);
+    k.x = rounded_up(n, 64);
+    k.y = rounded_up(o->rank, 4);
+    k.z = (uint32_t)(o->in[1]->ne[0] / (o->rank * n));
+    return k;
+}
+
+static gpu_kernel square_sum_kernel(const op *o) {
+    gpu_kernel k = state_kernel("squares", false);
+    kernel_define(&k, "MORE", kernel_flag(o->in[1] != NULL));
+    kernel_constant(&k, "n", (double)o->in[0]->ne[0]);
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    if (o->in[1]) kernel_bind(&k, BIND_IN + 1);
+    return k;
+}
+
+static gpu_kernel adamw_kernel(const op *o) {
+    const uint64_t n = o->in[1]->ne[0];
+    gpu_kernel     k = state_kernel("adamw", false);
+    kernel_constant(&k, "n", (double)n);
+    kernel_constant(&k, "slot", o->slot);
+    kernel_constant(&k, "factor", (double)o->factor);
+    kernel_constant(&k, "rate", (double)o->most);
+    for (int i = 0; i < 6; i++) kernel_bind(&k, BIND_IN + i);
+    k.x = rounded_up(n, 256);
+    return k;
+}
+
+gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, error *e) {
+    switch (o->kind) {
+    case OP_GEGLU_BACK: return geglu_back_kernel(o, count, out, e);
+    case OP_RMS_NORM_BACK:
+    case OP_ROW_DOT: return row_kernel(o, count, out, e);
+    case OP_SELECT_ROWS_BACK: *out = scatter_kernel(o, count); return GM_OK;
+    case OP_ROW_SUM: *out = row_sum_kernel(o, count); return GM_OK;
+    case OP_EXPERT_SUM_BACK: *out = weigh_kernel(o, count); return GM_OK;
+    case OP_DROPOUT: *out = dropout_kernel(o, count); return GM_OK;
+    case OP_ROUTE_BACK:
+    case OP_CROSS_ENTROPY: *out = loss_kernel(o, count); return GM_OK;
+    case OP_LORA_GRADIENT: *out = lora_gradient_kernel(o, count); return GM_OK;
+    case OP_SQUARE_SUM: *out = square_sum_kernel(o); return GM_OK;
+    case OP_ADAMW: *out = adamw_kernel(o); return GM_OK;
+    default: return fail(e, GM_UNSUPPORTED, "the GPU cannot compute %s", op_name(o->kind));
+    }
+}
+
+/* ---- attention ---- */
+
+enum { ATTENTION_BACK_ROWS = 16 }; /* `batch` in attention_back.wgsl */
+
+gm_status gpu_attention_back_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e) {
+    static const char *const steps[] = { "0", "1", "2", "3", "4" };
+    const tensor            *q = o->in[0], *d = o->in[2];
+    const bool               queries = o->kind == OP_ATTENTION_BACK_Q;
+    TRY(gpu_kv_check(kv, e));
+    *out = (gpu_kernel){ .file = "attention_back.wgsl", .x = 1, .z = kv->kv_heads };
+    kernel_define(out, "KIND", queries ? "queries" : "keys");
+    kernel_define(out, "KV_TYPE", gpu_kv_type_word(kv->type));
+    kernel_define(out, "QUADS", kernel_flag((kv->head | q->offset | d->offset) % 4 == 0));
+    kernel_define(out, "SLIDING", kernel_flag(o->window > 0));
+    kernel_define(out, "ONE", "0");
+    kernel_define(out, "STEPS", steps[rounded_up(kv->head, 128)]);
+    kernel_constant(out, "head", kv->head);
+    kernel_constant(out, "heads", (double)q->ne[1]);
+    kernel_constant(out, "kv_heads", kv->kv_heads);
+    kernel_constant(out, "q_offset", (double)q->offset);
+    kernel_constant(out, "d_offset", (double)d->offset);
+    kernel_bind(out, BIND_IN + 0);
+    kernel_bind(out, BIND_OUT);
+    kernel_bind(out, BIND_RUN);
+    kernel_bind(out, BIND_KEYS);
+    kernel_bind(out, BIND_VALUES);
+    for (int i = 2; i < 5; i++) kernel_bind(out, BIND_IN + i);
+    out->tile_queries = ATTENTION_BACK_ROWS;
+    out->token_queries = queries ? (uint32_t)q->ne[1] / kv->kv_heads : 1;
+    out->y = rounded_up((uint64_t)tokens * out->token_queries, ATTENTION_BACK_ROWS);
+    return GM_OK;
+}
+
+/* ---- products ---- */
+
+enum { BACK_VALUES = 64, BACK_MOST_SPLITS = 16, BACK_LEAST_ROWS = 256, BACK_WORKGROUPS = 512 };
+
+/* Columns of a thread. */
+static uint32_t back_each(const gpu_back_job *job) { return job->used ? job->columns / 16 : job->tokens <= 16 ? 1 : 4; }
+
+/* Among how many workgroups the rows of a tile are divided. */
+static uint32_t back_tile_splits(const gpu_info *info, const gpu_back_job *job, uint32_t rows) {
+    const uint64_t groups =
+        (uint64_t)divide_up(job->weights->k, BACK_VALUES) * divide_up(job->tokens, 16 * back_each(job));
+    const uint64_t wanted = info->software ? 2 : BACK_WORKGROUPS;
+    uint32_t       splits = 1;
+    while (splits < BACK_MOST_SPLITS && groups * splits < wanted && rows / (2 * splits) >= BACK_LEAST_ROWS) splits *= 2;
+    return splits;
+}
+
+static weight_tile back_tile(const gpu_back_job *job, uint32_t number) {
+    weight_tile tile = weight_tile_of(job->weights, number);
+    if (job->part_rows) tile.rows = job->part_rows;
+    return tile;
+}
+
+/* Partial sums of all tiles: every tile has a part of the rows. */
+uint32_t gpu_back_splits(const gpu_info *info, const gpu_back_job *job) {
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < job->weights->tiles && !job->used; i++)
+        all += back_tile_splits(info, job, back_tile(job, i).rows);
+    return all;
+}
+
+uint64_t gpu_back_partial_bytes(const gpu_info *info, const gpu_back_job *job) {
+    const uint64_t splits = gpu_back_splits(info, job);
+    return splits > 1 ? splits * job->tokens * job->weights->k * sizeof(float) : 0;
+}
+
+uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_job *job, uint32_t number,
+                         uint32_t before) {
+    static const char *const words[] = { "0", "1", "2", "3", "4" };
+    const weight_tile        tile = back_tile(job, number);
+    const uint32_t           each = back_each(job), k = job->weights->k;
+    const bool               partial = gpu_back_splits(info, job) > 1;
+    const uint32_t           rows = job->used ? job->weights->rows : tile.rows;
+    const uint32_t           splits = job->used ? 1 : back_tile_splits(info, job, rows);
+    const gpu_groups         groups = { job->weights->experts, job->tokens, job->used, 16 * each };
+    *out = (gpu_kernel){ .file = "matmul_back.wgsl" };
+    weight_describe(out, job->weights, &tile);
+    kernel_define(out, "EXPERTS", kernel_flag(job->used > 0));
+    kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
+    kernel_define(out, "EACH", words[each]);
+    kernel_constant(out, "k", k);
+    kernel_constant(out, "rows", rows);
+    kernel_constant(out, "first_row", job->used ? 0 : tile.first_row);
+    if (job->part_first) kernel_constant(out, "w_first", job->part_first);
+    kernel_constant(out, "x_offset", job->x.offset);
+    kernel_constant(out, "x_token_stride", job->used ? job->weights->rows : job->x.token_stride);
+    kernel_constant(out, "y_offset", partial ? (double)before * job->tokens * k : job->y.offset);
+    kernel_constant(out, "y_token_stride", partial || job->used ? k : job->y.token_stride);
+    if (partial) kernel_constant(out, "y_split_stride", (double)job->tokens * k);
+    if (splits > 1) kernel_constant(out, "split_rows", (double)round_up(divide_up(rows, splits), 16));
+    if (job->used) {
+        kernel_constant(out, "all_experts", job->weights->experts);
+        kernel_constant(out, "first_expert", tile.first_expert);
+        kernel_constant(out, "tile_experts", tile.experts);
+        kernel_constant(out, "groups_pairs", job->weights->experts + 1 + gpu_groups_tiles(&groups));
+    }
+    kernel_bind(out, BIND_WEIGHTS);
+    kernel_bind(out, BIND_IN + 1);
+    kernel_bind(out, partial ? BIND_PARTIAL : BIND_OUT);
+    kernel_bind(out, job->used ? BIND_GROUPS : BIND_RUN);
+    out->x = divide_up(k, BACK_VALUES);
+    out->y = job->used ? gpu_groups_tiles(&groups) : splits;
+    out->z = job->used ? 1 : divide_up(job->tokens, 16 * each);
+    return splits;
+}

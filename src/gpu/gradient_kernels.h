@@ -1,0 +1,36 @@
+/* Kernels of the ops of training (graph/graph.h). Each function fills in one dispatch, unless it says otherwise. */
+
+#ifndef GM_GPU_GRADIENT_KERNELS_H
+#define GM_GPU_GRADIENT_KERNELS_H
+
+#include "gpu/kernels.h"
+#include "gpu/matmul.h"
+
+/* All but products, attention and CONCAT, for so many entries of the result. */
+gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, error *e);
+
+/* CONCAT: a dispatch for each input; returns their number. */
+size_t gpu_concat_kernels(gpu_kernel out[OP_INPUTS], const op *o, uint32_t count);
+
+/* ATTENTION_BACK_Q and ATTENTION_BACK_KV. */
+gm_status gpu_attention_back_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e);
+
+/* MATMUL_BACK and MATMUL_EXPERTS_BACK: a dispatch for each tile of the weights. The rows that are summed are divided among the tiles, and
+ * more finely where there would be too few workgroups. If there are several parts, they go to BIND_PARTIAL, and gpu_matmul_sum_kernel adds
+ * them. */
+typedef struct {
+    const weight_layout *weights;
+    uint32_t  part_first, part_rows; /* the rows of the matrix, if others lie joined with it; part_rows 0: all */
+    uint32_t  tokens, used;          /* used: experts, 0: none; their columns and results are contiguous */
+    uint32_t  columns;               /* with experts: of a tile of their groups */
+    bool      outputs;
+    gpu_place x, y;
+} gpu_back_job;
+
+uint32_t gpu_back_splits(const gpu_info *info, const gpu_back_job *job);
+uint64_t gpu_back_partial_bytes(const gpu_info *info, const gpu_back_job *job);
+/* The kernel of a tile, after `before` parts of others; returns how many parts it has. */
+uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_job *job, uint32_t tile,
+                         uint32_t before);
+
+#endif

@@ -1,0 +1,142 @@
+// Transposed matrix times columns: y[c, i] = Σ_row W[row, i] · d[c, row], with weights converted to f32, and f32 sums.
+//
+//   weights  one tile of W (weights.wgsl), binding 0
+//   d        f32, column c at x_offset + c · x_token_stride, binding 1; the tile's first row is its value first_row
+//   y        f32, column c at y_offset + c · y_token_stride, binding 2
+//   run      binding 3, or with EXPERTS groups
+//   dispatch (k / 64 rounded up, splits, columns / tile_columns rounded up), and with EXPERTS (k / 64, entries of the list of tiles, 1)
+//
+// A workgroup computes 64 values of up to 16 · EACH columns. Each step takes 16 rows: two chunks of 32 weights of each, and their part of
+// the columns. A thread has two quads of EACH columns. Splits divide the rows: each takes split_rows of them, and writes its sums
+// y_split_stride after those of the split before it; matmul_sum.wgsl adds them.
+//
+// EXPERTS: as in tile.wgsl, the columns of an expert are the pairs that `groups` lists for it.
+
+#include "weights.wgsl"
+#include "run.wgsl"
+
+override k:              u32;
+override rows:           u32;
+override first_row:      u32 = 0u;
+override w_first:        u32 = 0u; // row of the tile at which the matrix begins, if it lies joined with others
+override x_offset:       u32 = 0u;
+override x_token_stride: u32 = 0u;
+override y_offset:       u32 = 0u;
+override y_token_stride: u32 = 0u;
+override y_split_stride: u32 = 0u;
+override split_rows:     u32 = 0x10000000u;
+
+const threads = 128u;
+const step    = 16u;
+const each    = ${EACH}u;
+const tile_columns = 16u * each;
+
+@group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> d:       array<f32>;
+@group(0) @binding(2) var<storage, read_write> y:       array<f32>;
+
+#if EXPERTS
+override all_experts:  u32; // experts of the model; `groups` has one start more
+override first_expert: u32 = 0u;
+override tile_experts: u32; // experts of the weights' tile
+override groups_pairs: u32; // where the pairs begin
+@group(0) @binding(3) var<storage, read_write> groups: array<u32>;
+
+var<workgroup> list:  vec4<u32>; // the tile's first pair in `groups`, its columns, the expert's first row in the weights' tile
+#else
+@group(0) @binding(3) var<storage, read>       run:    Run;
+#endif
+
+var<workgroup> w_tile: array<vec4<f32>, step * 16u>;         // [row, quad]
+var<workgroup> d_tile: array<f32, step * (tile_columns + 1u)>; // [row, column]
+
+struct Place { first: u32, columns: u32, w: u32 } // the first column, or pair; their number; the first row of the matrix in the tile
+
+fn find_place(group: vec3<u32>, thread: u32) -> Place {
+#if EXPERTS
+    if (thread == 0u) {
+        let entry = groups[all_experts + 1u + group.y];
+        let expert = entry & 0xffffu;
+        list = vec4<u32>();
+        if (expert - first_expert < tile_experts) { // below first_expert, the difference wraps to a large number
+            let first = (entry >> 16u) * tile_columns;
+            let begin = groups[expert];
+            let count = groups[expert + 1u] - begin;
+            list = vec4<u32>(groups_pairs + begin + first, min(count - min(first, count), tile_columns), (expert - first_expert) * rows, 0u);
+        }
+    }
+    let mine = workgroupUniformLoad(&list);
+    return Place(mine.x, mine.y, mine.z);
+#else
+    let column = group.z * tile_columns;
+#if OUTPUTS
+    let count = run.outputs;
+#else
+    let count = run.tokens;
+#endif
+    return Place(column, min(count - min(column, count), tile_columns), w_first);
+#endif
+}
+
+// The number of a column among those of d and y; with experts their rows are contiguous: token · used + slot.
+fn column_of(place: Place, c: u32) -> u32 {
+#if EXPERTS
+    return groups[place.first + c];
+#else
+    return place.first + c;
+#endif
+}
+
+@compute @workgroup_size(threads)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let place = find_place(group, thread);
+    if (place.columns == 0u) { return; }
+    let chunks = (k + 31u) / 32u;
+    let quad = thread % 8u;
+    let at = thread / 8u * each;
+#if EXPERTS
+    let begin = 0u;
+    let end = rows;
+#else
+    let begin = min(group.y * split_rows, rows);
+    let end = min(begin + split_rows, rows);
+#endif
+
+    var sums: array<vec4<f32>, 2 * ${EACH}>;
+    let w_row = thread / 8u;
+    let w_chunk = min(2u * group.x + thread / 4u % 2u, chunks - 1u);
+    let w_at = w_row * 16u + thread / 4u % 2u * 8u + thread % 4u;
+    let d_row = thread % 16u;
+    for (var row = begin; row < end; row += step) {
+        let four = pair_weights((place.w + min(row + w_row, rows - 1u)) * chunks + w_chunk, thread % 4u);
+        w_tile[w_at] = four.low;
+        w_tile[w_at + 4u] = four.high;
+        for (var c = thread / 16u; c < tile_columns; c += threads / 16u) {
+            var value = 0.0;
+            if (c < place.columns && row + d_row < end) {
+                value = d[x_offset + column_of(place, c) * x_token_stride + first_row + row + d_row];
+            }
+            d_tile[d_row * (tile_columns + 1u) + c] = value;
+        }
+        workgroupBarrier();
+        for (var r = 0u; r < step; r++) {
+            let first = w_tile[r * 16u + quad];
+            let second = w_tile[r * 16u + 8u + quad];
+            for (var c = 0u; c < each; c++) {
+                let value = d_tile[r * (tile_columns + 1u) + at + c];
+                sums[2u * c]      += first * value;
+                sums[2u * c + 1u] += second * value;
+            }
+        }
+        workgroupBarrier();
+    }
+
+    for (var c = 0u; c < each && at + c < place.columns; c++) {
+        let to = y_offset + column_of(place, at + c) * y_token_stride + group.y * y_split_stride;
+        for (var half = 0u; half < 2u; half++) {
+            let i = 64u * group.x + 32u * half + 4u * quad;
+            let four = sums[2u * c + half];
+            for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = four[j]; }
+        }
+    }
+}
