@@ -6,6 +6,7 @@
 
 #include "session/decoder.h"
 #include "session/decoder_gpu.h"
+#include "session/plans.h"
 #include "sessions.h"
 
 #include "base/clock.h"
@@ -451,6 +452,81 @@ static void test_own_errors(void) {
     free(never);
 }
 
+/* ---- on a GPU ---- */
+
+static void draw_once(gm_session *s, size_t most) {
+    gm_sampling sampling;
+    int32_t     token;
+    error       e = { 0 };
+    gm_sampling_default(engine, &sampling);
+    sampling.temperature = 0;
+    gm_status status = session_next(s, &(draw_wish){ &sampling, most, NULL, 0 }, &token, INFINITY, &e);
+    if (!status) status = session_hold(s, token, &e);
+    CHECK_MESSAGE(!status, "status %d: %s", status, e.why);
+}
+
+static size_t drawn_for(const gm_session *s) {
+    return gpu_decoder_drawn(engine->gpu_decoders[s->kv.store - engine->stores], s);
+}
+
+/* One session ends, while the row of the other, which is late, keeps as many draws as it can. When all of them are taken, whoever computes a
+ * prompt submits its next step. */
+static void test_prompt_beside_on_gpu(void) {
+    TEST("a prompt that is being computed submits a step for an answer that has none on the way");
+    enum { LATE, ENDS, PROMPT, SESSIONS, ROUNDS = 2 * GENERATOR_STEPS, LAST = 4 * GENERATOR_STEPS };
+    gm_session *s[SESSIONS];
+    int32_t     tokens[8];
+    engine->turn_seconds = 1;
+    for (size_t i = 0; i < SESSIONS; i++) {
+        make_tokens(tokens, COUNT_OF(tokens), (uint32_t)i);
+        s[i] = open_session(engine, GM_KV_DEFAULT, 0);
+        if (i != PROMPT) CHECK(!append_tokens(s[i], tokens, COUNT_OF(tokens)));
+    }
+    for (size_t round = 0; round < ROUNDS; round++) {
+        draw_once(s[LATE], 64);
+        draw_once(s[ENDS], LAST + ROUNDS - round);
+    }
+    for (size_t most = LAST; most; most--) draw_once(s[ENDS], most);
+    CHECK_MESSAGE(drawn_for(s[LATE]), "the sessions did not draw together");
+    for (size_t i = 0; i < LAST && drawn_for(s[LATE]); i++) draw_once(s[LATE], 64);
+    CHECK_MESSAGE(!drawn_for(s[LATE]), "%zu draws are left", drawn_for(s[LATE]));
+    CHECK_MESSAGE(!append_tokens(s[PROMPT], tokens, COUNT_OF(tokens)), "%s", why);
+    CHECK_MESSAGE(drawn_for(s[LATE]), "nothing was submitted");
+    draw_once(s[LATE], 64);
+    for (size_t i = 0; i < SESSIONS; i++) gm_session_free(s[i]);
+}
+
+static shared_plan *borrow_rows(const gm_session *s, size_t rows) {
+    error           e = { 0 };
+    const plan_wish wish = { .g = &engine->text,
+                             .tokens = rows,
+                             .outputs = rows,
+                             .most_outputs = rows,
+                             .kv = s->kv.store->gpu_layers,
+                             .rows = true };
+    shared_plan    *plan = plans_borrow(&engine->plans, &wish, &e);
+    CHECK_MESSAGE(plan, "%s", e.why);
+    return plan;
+}
+
+/* Somebody else borrows the plan of the generator in use. */
+static void test_plan_taken_away(void) {
+    TEST("answers go on when the generator has to be made anew");
+    answer all[MANY];
+    bool   writing = true;
+    engine->turn_seconds = 1;
+    for (size_t i = 0; i < many; i++) writer_start(&all[i], i, GM_KV_DEFAULT, 0);
+    while (writing && all[many - 1].count < 2 * all[many - 1].width) writing = writers_poll_all(all, many);
+    shared_plan   *taken = borrow_rows(all[0].s, many);
+    const uint64_t steps = totals_of(GM_KV_DEFAULT).steps;
+    while (writing && totals_of(GM_KV_DEFAULT).steps == steps) writing = writers_poll_all(all, many);
+    CHECK_MESSAGE(writing, "the answers are too short: %zu and %zu", all[0].count, all[1].count);
+    while (writers_poll_all(all, many)) {}
+    plans_return(taken);
+    for (size_t i = 0; i < many; i++) writer_compare(&all[i], i, GM_KV_DEFAULT, 0);
+    writers_free(all);
+}
+
 /* Shader compilers take most of the time: no more rows than four, which need two plans. */
 static void test_on_gpu(void) {
     static const struct {
@@ -474,6 +550,8 @@ static void test_on_gpu(void) {
             test_pause();
             test_odd_times();
             test_own_errors();
+            test_prompt_beside_on_gpu();
+            test_plan_taken_away();
         }
         gm_engine_close(engine);
     }
