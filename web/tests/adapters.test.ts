@@ -11,7 +11,7 @@ import { folderOfFiles } from '../src/sources/folder.ts';
 import { OllamaFolder } from '../src/sources/ollama.ts';
 import { readGguf } from './support/gguf.ts';
 import { startServer, type TestServer } from './support/http_server.ts';
-import { MemoryFolder } from './support/memory_files.ts';
+import { type Disk, disk, MemoryFolder } from './support/memory_files.ts';
 import { DENSE, ROOT, scratch, WASM } from './support/models.ts';
 
 const OPTIONS = { wasmUrl: WASM, backend: 'wasm', threads: 1, precise: true } as const;
@@ -180,7 +180,7 @@ test('an answer and a chat request name their adapters', async () => {
     assert.deepEqual(await create({ model: 'any' }), ['Tiny Dense', plain]);
     assert.deepEqual(await create({ adapters: [{ adapter: 'tiny-dense-lora', scale: 1 }] }), ['Tiny Dense+tiny-dense-lora', adapted]);
     assert.deepEqual(await create({ adapters: [{ adapter: tuned, scale: 0 }] }), ['Tiny Dense+tiny-dense-lora', plain]);
-    await assert.rejects(create({ model: 'any+other' }), fails('NotFound', /no adapter 'other'; loaded are tiny-dense-lora/));
+    await assert.rejects(create({ model: 'any+other' }), fails('NotFound', /no adapter 'other'; loaded: tiny-dense-lora/));
     await assert.rejects(create({ adapters: 'x' }), fails('BadArgument', /adapters must be a list/));
     await Promise.all([session.close(), tuned.free()]);
 });
@@ -195,10 +195,13 @@ test('an adapter of another engine, a freed one, and one that is named twice are
     await assert.rejects(engine.session({ adapters: [theirs] }), fails('BadArgument', /another engine/));
     await assert.rejects(session.useAdapters([mine, 'tiny-dense-lora']), fails('BadArgument', /named twice/));
     await assert.rejects(session.useAdapters([{ adapter: mine, scale: NaN }]), fails('BadArgument', /scale of the adapter 'tiny-dense-lora' must be a number, found NaN/));
+    await assert.rejects(session.useAdapters([{ adapter: mine, scale: 1e39 }]), fails('BadArgument', /scale of the adapter 'tiny-dense-lora' is out of range/));
     await assert.rejects(session.useAdapters([{} as Adapter]), fails('BadArgument', /must be one of engine\.adapters/));
     await assert.rejects(engine.adapters.load(LORA), fails('BadArgument', /called 'tiny-dense-lora' is already loaded/));
     await assert.rejects(engine.adapters.load(PART, { name: 'a+b' }), fails('BadArgument', /must not have a '\+'/));
+    await assert.rejects(engine.adapters.keep(PART, { name: 'a+b' }), fails('BadArgument', /must not have a '\+'/));
     await mine.free();
+    await assert.rejects(session.useAdapters(['other']), fails('NotFound', /no adapter 'other'; none is loaded/));
     assert.throws(() => session.reply([...HELLO], { adapters: [mine] }), fails('BadArgument', /was freed/));
     await assert.rejects(mine.export('gguf'), fails('BadArgument', /was freed/));
     await session.close();
@@ -232,7 +235,7 @@ test('what cannot be used is refused by name, and the engine continues', async (
         [scratch('empty'), 'NotFound', /no adapter: a PEFT folder has/],
         ['/no/such.gguf', 'NotFound', /no such file/],
         [`${server.origin}/absent/`, 'NotFound', /404/],
-        [[new File(['x'], 'adapter_model.bin'), goodConfig], 'NotSupported', /adapter_model\.bin is a file of PyTorch/],
+        [[new File(['x'], 'adapter_model.bin'), goodConfig], 'NotSupported', /adapter_model\.bin is a PyTorch file\. Reading one can run any program/],
         [[good, new File(['x'], 'other.safetensors'), goodConfig], 'BadArgument', /several adapters: adapter_model\.safetensors, other\.safetensors/],
         [[new File(['x'], 'a.txt'), new File(['x'], 'b.txt')], 'NotFound', /no adapter: an adapter is one \.gguf file/],
         [[], 'BadArgument', /no file/],
@@ -306,3 +309,43 @@ test('kept adapters are listed, read and deleted; a damaged one says so', async 
     await assert.rejects(store.delete('../x'), fails('BadArgument', /not the key of an adapter/));
     await assert.rejects(engine.adapters.kept(), fails('NotSupported', /no file storage/));
 });
+
+/* The package's own folder in memory, as a browser has it. */
+async function withStorage(work: (root: MemoryFolder, on: Disk) => Promise<void>): Promise<void> {
+    const on = disk(), root = new MemoryFolder('opfs', on);
+    Object.defineProperty(navigator, 'storage', { value: { getDirectory: async () => root }, configurable: true });
+    try {
+        await work(root, on);
+    } finally {
+        delete (navigator as { storage?: unknown }).storage;
+    }
+}
+
+test('an adapter that is kept again from its own copy stays; so does one that cannot be renamed', () => withStorage(async (_, on) => {
+    const files = [fileOf(LORA, WEIGHTS), fileOf(LORA, CONFIG)];
+    const { key, bytes } = await engine.adapters.keep(files, { name: 'first' });
+    const kept = async () => (await engine.adapters.kept()).map(({ name, bytes: size, problem }) => [name, size, problem]);
+    await engine.adapters.keep({ kept: key }, { name: 'second' });
+    assert.deepEqual(await kept(), [['second', bytes, '']]);
+    const adapter = await engine.adapters.load({ kept: key }, { keep: true });
+    await adapter.free();
+    assert.deepEqual(await kept(), [['second', bytes, '']]);
+    on.quota = on.used;
+    await assert.rejects(engine.adapters.keep({ kept: key }, { name: 'a name that is longer' }), fails('QuotaExceeded', /cannot keep the adapter 'a name that is longer'/));
+    assert.deepEqual(await kept(), [['second', bytes, '']]);
+    assert.equal((await engine.adapters.inspect({ kept: key })).digest, key);
+}));
+
+test('an adapter that cannot be kept is not loaded, and what an interrupted copy left is replaced', () => withStorage(async (root, on) => {
+    const files = [fileOf(LORA, WEIGHTS), fileOf(LORA, CONFIG)];
+    on.quota = 100;
+    await assert.rejects(engine.adapters.load(files, { name: 'large', keep: true }), fails('QuotaExceeded', /cannot keep the adapter 'large'/));
+    assert.deepEqual(engine.adapters.list(), []);
+    assert.deepEqual(await engine.adapters.kept(), []);
+    on.quota = Infinity;
+    const { digest } = await engine.adapters.inspect(files);
+    root.put(`gemmule/v1/adapters/${digest}/adapter.gguf`, 'half of it');
+    assert.deepEqual((await engine.adapters.kept()).map(({ problem }) => problem), ['it is incomplete']);
+    await (await engine.adapters.load(files, { name: 'large', keep: true })).free();
+    assert.deepEqual((await engine.adapters.kept()).map(({ name, problem }) => [name, problem]), [['large', '']]);
+}));

@@ -60,6 +60,12 @@ const checkForm = (form: AdapterForm): void => {
     if (form !== 'gguf' && form !== 'peft') throw new GemmuleError('BadArgument', `the form of an adapter must be gguf or peft, found '${String(form)}'`);
 };
 
+/* The engine computes with 32-bit numbers. */
+function checkScale(name: string, scale: number): void {
+    const problem = !Number.isFinite(scale) ? 'must be a number' : !Number.isFinite(Math.fround(scale)) ? 'is out of range (at most 3.4e38)' : '';
+    if (problem) throw new GemmuleError('BadArgument', `the scale of the adapter '${name}' ${problem}, found ${String(scale)}`);
+}
+
 const fileOf = ({ name, bytes }: AdapterFile): File => new File([bytes], name, { type: name.endsWith('.json') ? 'application/json' : 'application/octet-stream' });
 
 export class Adapters {
@@ -75,15 +81,15 @@ export class Adapters {
     }
 
     /** Loads an adapter; sessions and requests can use it from then on. One that is damaged, or was made for another model, is refused, and
-     * the engine continues without it. `keep`: a copy stays in this browser. */
+     * the engine continues without it. `keep`: a copy stays in this browser; if that fails, the adapter is not loaded. */
     async load(source: AdapterSource, { keep = false, ...options }: AdapterOptions & { keep?: boolean } = {}): Promise<Adapter> {
         const files = await this.#describe(source, options, keep);
         this.#claim(files.name);
         try {
             const { adapter: id, info } = await this.#connection.call('adapterLoad', { files }, { signal: options.signal, onEvent: options.onProgress });
+            if (keep) await this.#store(files, info).catch((thrown: unknown) => this.#forget(id).then(() => Promise.reject(thrown)));
             const adapter = new Adapter(this, id, files.name, info);
             this.#loaded.set(files.name, adapter);
-            if (keep) await this.#store(files, info);
             return adapter;
         } finally {
             this.#loading.delete(files.name);
@@ -92,7 +98,6 @@ export class Adapters {
 
     /* Two adapters with one name could not be told apart in requests. */
     #claim(name: string): void {
-        if (name.includes('+')) throw new GemmuleError('BadArgument', `the adapter's name '${name}' must not have a '+': requests name MODEL+ADAPTER`);
         if (this.#loaded.has(name) || this.#loading.has(name)) {
             throw new GemmuleError('BadArgument', `an adapter called '${name}' is already loaded: free it first, or give this one another name`);
         }
@@ -113,7 +118,11 @@ export class Adapters {
         const adapter = typeof which === 'string' ? this.#named(which) : which;
         if (this.#loaded.get(adapter.name) !== adapter) return;
         this.#loaded.delete(adapter.name);
-        if (!this.#connection.dead) await this.#connection.call('adapterFree', { adapter: adapter.id });
+        await this.#forget(adapter.id);
+    }
+
+    async #forget(id: number): Promise<void> {
+        if (!this.#connection.dead) await this.#connection.call('adapterFree', { adapter: id });
     }
 
     /** What an adapter is, and whether it fits the loaded model (`problem`), without loading it. */
@@ -164,6 +173,7 @@ export class Adapters {
     /* What is to be kept is downloaded first, and once. */
     async #describe(source: AdapterSource, { name, signal, onProgress }: AdapterOptions, keep: boolean): Promise<AdapterSpec> {
         if (name !== undefined && (typeof name !== 'string' || name.trim() === '')) throw new GemmuleError('BadArgument', 'the name of an adapter must be a text');
+        if (name?.includes('+')) throw new GemmuleError('BadArgument', `the adapter's name '${name}' must not have a '+': requests name MODEL+ADAPTER`);
         const found = await this.#specify(source);
         const files = { ...found, name: name ?? found.name };
         if (!keep || (files.weights.kind === 'blob' && files.config?.kind !== 'url')) return files;
@@ -177,7 +187,8 @@ export class Adapters {
         const adapter = this.#loaded.get(name);
         if (adapter) return adapter;
         const there = [...this.#loaded.keys()];
-        throw new GemmuleError('NotFound', `there is no adapter '${name}'; loaded are ${there.length ? there.join(', ') : 'none'}`, { adapters: there });
+        const others = there.length === 0 ? 'none is loaded' : `loaded: ${there.join(', ')}`;
+        throw new GemmuleError('NotFound', `there is no adapter '${name}'; ${others}`, { adapters: there });
     }
 
     #check(adapter: Adapter): void {
@@ -194,7 +205,7 @@ export class Adapters {
             const adapter = typeof which === 'string' ? this.#named(which) : which;
             if (!(adapter instanceof Adapter)) throw new GemmuleError('BadArgument', 'an adapter must be one of engine.adapters, or its name');
             this.#check(adapter);
-            if (!Number.isFinite(scale)) throw new GemmuleError('BadArgument', `the scale of the adapter '${adapter.name}' must be a number, found ${String(scale)}`);
+            checkScale(adapter.name, scale);
             if (seen.has(adapter)) throw new GemmuleError('BadArgument', `the adapter '${adapter.name}' is named twice: name it once, with the sum of the scales`);
             seen.add(adapter);
             return { adapter, scale };

@@ -29,7 +29,7 @@ const blobSpec = (blob: Blob, name: string): SourceSpec => ({ kind: 'blob', blob
 const nameOf = (blob: Blob): string => (blob instanceof File ? blob.name : '');
 const missing = (what: string, beside: string): GemmuleError => new GemmuleError('NotFound', `${what} is missing beside ${beside}`);
 const pickled = (name: string): GemmuleError =>
-    new GemmuleError('NotSupported', `${name} is a file of PyTorch, which can run programs when it is read; save the adapter as safetensors`);
+    new GemmuleError('NotSupported', `${name} is a PyTorch file. Reading one can run any program, so it is refused: save the adapter as safetensors`);
 
 /** The name of an adapter after its folder or file. '+' separates adapters in the names of models. */
 export function adapterName(path: string): string {
@@ -162,5 +162,5 @@ async function fromFolder(folder: Folder): Promise<AdapterSpec> {
 async function fromKept(key: string): Promise<AdapterSpec> {
     const store = await AdapterStore.open();
     const { name, files } = await store.read(key);
-    return { ...fromBlobs(files), name };
+    return { ...fromBlobs(files), name: name.replaceAll('+', '-') };
 }

@@ -129,23 +129,33 @@ export class AdapterStore {
         return { kept: { ...kept, form: about.files.length > 1 ? 'peft' : 'gguf', bytes, info: kept.problem ? null : about.info }, files };
     }
 
-    /** Keeps a copy of an adapter. One with the same content is replaced. */
+    /** Keeps a copy of an adapter. If its content is here already, only its name changes: `files` may be that very copy. */
     async add(name: string, info: AdapterInfo, files: readonly { name: string; blob: Blob }[]): Promise<KeptAdapter> {
         const key = info.digest;
         if (!isKey(key) || !files.every((file) => isName(file.name))) throw new GemmuleError('BadArgument', `the adapter '${name}' cannot be kept under these names`);
         await withLock(`adapters/${key}`, { ifAvailable: true }, async () => {
-            await this.#remove(key);
+            const folder = await this.#folder(key), there = folder && (await this.#look(key, folder));
             try {
-                const folder = await this.#root.getDirectoryHandle(key, { create: true });
-                for (const file of files) await writeFile(folder, file.name, file.blob);
-                const about: About = { schema: SCHEMA, name, saved: Date.now(), info, files: files.map(({ name: called, blob }) => ({ name: called, size: blob.size })) };
-                await writeFile(folder, 'about.json', new Blob([JSON.stringify(about)]));
+                if (there && !there.kept.problem) await writeAbout(folder, name, info, there.files);
+                else await this.#copy(name, info, files);
             } catch (thrown) {
-                await this.#remove(key).catch(() => undefined);
                 throw toGemmuleError(thrown, `cannot keep the adapter '${name}'`);
             }
         });
         return (await this.find(key))!;
+    }
+
+    /* In place of what an interrupted copy left. A copy that fails leaves nothing. */
+    async #copy(name: string, info: AdapterInfo, files: readonly { name: string; blob: Blob }[]): Promise<void> {
+        await this.#remove(info.digest);
+        try {
+            const folder = await this.#root.getDirectoryHandle(info.digest, { create: true });
+            for (const file of files) await writeFile(folder, file.name, file.blob);
+            await writeAbout(folder, name, info, files.map(({ name: called, blob }) => ({ name: called, size: blob.size })));
+        } catch (thrown) {
+            await this.#remove(info.digest).catch(() => undefined);
+            throw thrown;
+        }
     }
 
     async delete(key: string): Promise<void> {
@@ -161,6 +171,11 @@ export class AdapterStore {
             if (error.name !== 'NotFound') throw error;
         }
     }
+}
+
+function writeAbout(folder: FileSystemDirectoryHandle, name: string, info: AdapterInfo, files: readonly { name: string; size: number }[]): Promise<void> {
+    const about: About = { schema: SCHEMA, name, saved: Date.now(), info, files: files.map(({ name: called, size }) => ({ name: called, size })) };
+    return writeFile(folder, 'about.json', new Blob([JSON.stringify(about)]));
 }
 
 /* The browser writes beside and renames: never half a file. */

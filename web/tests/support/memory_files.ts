@@ -22,14 +22,27 @@ class MemoryFile implements FileEntry {
     bytes = new Uint8Array(0);
     readers = 0;
     writer = false;
+    removed = false;
 
     constructor(name: string, on: Disk) {
         this.name = name;
         this.#disk = on;
     }
 
+    /** As in a browser, its content is read when it is asked for, and is gone once the file is removed. */
     async getFile(): Promise<File> {
-        return new File([this.bytes], this.name);
+        const file = new File([this.bytes], this.name);
+        for (const method of ['arrayBuffer', 'text', 'slice', 'stream'] as const) {
+            const read = file[method].bind(file) as (...args: unknown[]) => unknown;
+            const checked = (...args: unknown[]): unknown => {
+                if (!this.removed) return read(...args);
+                const error = new DOMException(`${this.name} was removed`, 'NotFoundError');
+                if (method === 'slice' || method === 'stream') throw error;
+                return Promise.reject(error);
+            };
+            Object.defineProperty(file, method, { value: checked });
+        }
+        return file;
     }
 
     /** Nothing is written before it is closed. */
@@ -113,7 +126,11 @@ export class MemoryFolder implements Folder {
     }
 
     async removeEntry(name: string): Promise<void> {
-        if (!this.children.delete(name)) throw new DOMException(`no ${name}`, 'NotFoundError');
+        const child = this.children.get(name);
+        if (!child) throw new DOMException(`no ${name}`, 'NotFoundError');
+        if (child instanceof MemoryFile) child.removed = true;
+        else for (const below of [...child.children.keys()]) await child.removeEntry(below);
+        this.children.delete(name);
     }
 
     async *entries(): AsyncGenerator<[string, MemoryFile | MemoryFolder]> {
