@@ -31,7 +31,12 @@ static adapter *noisy_adapter(const gm_engine *engine, const char *targets, cons
     CHECK_MESSAGE(!adapter_fresh(&engine->weights, &o, "noisy", &a, &e), "%s", e.why);
     for (size_t i = 0; a && i < a->count; i++) {
         const size_t n = (size_t)a->pairs[i].experts * a->pairs[i].rank * a->pairs[i].out;
+        const bool   table = adapter_is_embedding(&a->pairs[i]); /* of this one A is 0 at first, of others B */
+        for (size_t j = 0; j < n; j++) CHECK((a->pairs[i].b[j] != 0) == table);
         for (size_t j = 0; j < n; j++) a->pairs[i].b[j] = 0.1f * train_noise();
+        const size_t ids = table ? (size_t)a->pairs[i].rank * a->pairs[i].in : 0;
+        for (size_t j = 0; j < ids; j++) CHECK(a->pairs[i].a[j] == 0);
+        for (size_t j = 0; j < ids; j++) a->pairs[i].a[j] = train_noise();
     }
     return a;
 }

@@ -8,7 +8,7 @@ enable subgroups;
 //   KIND look_up out[t, s · rank + i] = w_s · A_s[id, i], 0 for soft tokens     A f32 [slots, ids, rank], k = ids
 //                dispatch (slots · rank / 64 rounded up, 1, tokens)
 //   KIND expand  out[t, r] = y[t, r] + Σ_s Σ_i B_s[i] · u[t, r, s · rank + i]     B f32 [slots, experts, rank, m]
-//                dispatch (m / 64 rounded up, rows, tokens / TOKENS rounded up)
+//                dispatch (m / 64 rounded up, rows, tokens / TOKENS rounded up)     without ADDED there is no y
 //
 //   x, y  f32, views: unit i of row r of token t at a_offset + t · a_token_stride + r · a_row_stride + i     k, m and strides in units
 //   u     f32, row r of token t at u_offset + t · u_token_stride + r · slots · rank
@@ -39,12 +39,14 @@ const tokens_each = ${TOKENS}u;
 #if KIND == expand
 @group(0) @binding(2) var<storage, read_write> out:  array<unit>;
 @group(0) @binding(3) var<storage, read>       b:    array<unit>;
-@group(0) @binding(4) var<storage, read_write> y:    array<unit>;
-@group(0) @binding(5) var<storage, read_write> u:    array<f32>;
+@group(0) @binding(4) var<storage, read_write> u:    array<f32>;
 #if OUTPUTS
-@group(0) @binding(6) var<storage, read>       outputs: array<u32>;
+@group(0) @binding(5) var<storage, read>       outputs: array<u32>;
 #elif ROUTED
-@group(0) @binding(6) var<storage, read_write> routes:  array<u32>;
+@group(0) @binding(5) var<storage, read_write> routes:  array<u32>;
+#endif
+#if ADDED
+@group(0) @binding(${Y_AT}) var<storage, read_write> y: array<unit>;
 #endif
 #else
 @group(0) @binding(2) var<storage, read_write> out:  array<f32>;
@@ -142,9 +144,11 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     if (at.x >= m || first >= ${COUNT}) { return; }
     let last = ${COUNT} - 1u;
     var sums: array<unit, ${TOKENS}>;
+#if ADDED
     for (var t = 0u; t < tokens_each; t++) {
         sums[t] = y[a_offset + min(first + t, last) * a_token_stride + at.y * a_row_stride + at.x];
     }
+#endif
     for (var slot = 0u; slot < slots; slot++) {
         var any = false;
         for (var t = 0u; t < tokens_each; t++) { any = any || set_weight(first + t, slot) != 0.0; }

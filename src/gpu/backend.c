@@ -261,7 +261,7 @@ static void backend_stop_upload(gpu_backend *b) {
 void gpu_backend_release(gpu_backend *b, const graph *g) {
     for (gpu_weight_set *set = b->sets; set; set = set->next) {
         if (set->g != g || set->released) continue;
-        if (!set->complete) backend_stop_upload(b);
+        if (set->begun && !set->complete) backend_stop_upload(b);
         set->released = set->complete = true;
     }
     for (gpu_weight_set **at = &b->sets; *at;) {
@@ -292,7 +292,8 @@ static gm_status backend_create_staging(gpu_backend *b, error *e) {
     make_lanes(b);
     b->staging = gpu_buffer_new(b->host, b->staging_bytes, e);
     if (!b->staging) return e->status;
-    b->flags = gpu_buffer_new(b->host, max_size(b->flag_count, 4) * sizeof(uint32_t), e);
+    b->flags_made = (uint32_t)max_size(b->flag_count, 4);
+    b->flags = gpu_buffer_new(b->host, b->flags_made * sizeof(uint32_t), e);
     if (!b->flags) return e->status;
     if (slot && !b->slot) b->slot = gpu_buffer_new(b->host, slot, e);
     if (slot && !b->slot) return e->status;

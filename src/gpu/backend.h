@@ -78,6 +78,7 @@ typedef struct {
     size_t            lanes, first_staged, staged_count;
     uint64_t          lane_bytes;
     uint32_t          flag_count, flag_ticket;
+    uint32_t          flags_made;  /* flags that the buffer has: weights that were listed later have none in it */
     gpu_id            slot;        /* for the tiles of streamed weights; 0: there are none */
     gpu_plan         *slot_for;    /* whose tile is being uploaded; others finish it before they use the slot */
     size_t            next_weight; /* where the upload continues */

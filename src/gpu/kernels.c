@@ -337,11 +337,13 @@ static gpu_kernel lora_shrink_kernel(const op *o, uint32_t count) {
 }
 
 static gpu_kernel lora_expand_kernel(const op *o, uint32_t count) {
-    const tensor  *y = o->in[0], *b = o->in[1], *routes = o->in[4];
-    const bool     wide = view_fours(y);
+    const tensor  *y = o->in[0] ? o->in[0] : o->out, *b = o->in[1], *routes = o->in[4];
+    const bool     wide = view_fours(y), by_rows = routes || o->out->axis == AXIS_OUTPUTS;
     const uint32_t unit = wide ? 4 : 1, tokens_each = count >= LORA_MANY && !routes ? LORA_EXPANDED_TOKENS : 1;
     gpu_kernel     k = lora_kernel(o, "expand", routes, tokens_each);
     kernel_define(&k, "WIDE", kernel_flag(wide));
+    kernel_define(&k, "ADDED", kernel_flag(o->in[0] != NULL));
+    kernel_define(&k, "Y_AT", by_rows ? "6" : "5");
     kernel_constant(&k, "m", (double)(y->ne[0] / unit));
     if (routes) kernel_constant(&k, "experts", (double)(b->ne[0] / (y->ne[0] * o->rank * o->slots)));
     place_a(&k, y, unit);
@@ -354,9 +356,9 @@ static gpu_kernel lora_expand_kernel(const op *o, uint32_t count) {
     kernel_bind(&k, BIND_RUN);
     kernel_bind(&k, BIND_OUT);
     kernel_bind(&k, BIND_IN + 1);
-    kernel_bind(&k, BIND_IN + 0);
     kernel_bind(&k, BIND_IN + 2);
     lora_bind_rows(&k, o, routes, 4);
+    if (o->in[0]) kernel_bind(&k, BIND_IN + 0);
     return k;
 }
 

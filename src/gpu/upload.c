@@ -83,7 +83,7 @@ static gm_status repack(gpu_backend *b, gpu_staged *s, size_t lane, error *e) {
         { REPACK_RAW, b->staging, lane * b->lane_bytes, b->lane_bytes },
         { REPACK_PLANES, s->target, 0, weight_tile_of(layout, s->tile).bytes },
         { REPACK_PIECE, b->piece, 0, WEIGHT_PIECE_WORDS * sizeof(uint32_t) },
-        { REPACK_FLAGS, b->flags, 0, max_size(b->flag_count, 4) * sizeof(uint32_t) },
+        { REPACK_FLAGS, b->flags, 0, b->flags_made * sizeof(uint32_t) },
     };
     const gpu_id pipeline = gpu_kernel_pipeline(b->host, &kernel, e);
     const gpu_id group = pipeline ? gpu_group_new(b->host, pipeline, bindings, COUNT_OF(bindings), e) : 0;
@@ -143,7 +143,8 @@ static gm_status look_at_flags(const gpu_backend *b, const uint32_t *flags, erro
     for (const gpu_weight_set *set = b->sets; set; set = set->next) {
         for (size_t i = 0; i < set->count; i++) {
             const gpu_weight *w = &set->weights[i];
-            for (uint32_t tile = 0; w->matrix && tile < w->layout.tiles; tile++) {
+            const bool        listed = w->matrix && w->first_flag + w->layout.tiles <= b->flags_made;
+            for (uint32_t tile = 0; listed && tile < w->layout.tiles; tile++) {
                 const uint32_t found = flags[w->first_flag + tile];
                 if (found) return name_damage(w, tile, ~found, e);
             }
@@ -158,7 +159,7 @@ gm_status gpu_backend_ask_damage(gpu_backend *b, error *e) {
     if (!b->flag_ticket) return fail_memory(e, "a ticket", sizeof b->flag_ticket);
     gpu_words words = { 0 };
     gpu_words_begin(&words);
-    const size_t at = gpu_words_read(&words, b->flags, 0, max_size(b->flag_count, 4) * sizeof(uint32_t));
+    const size_t at = gpu_words_read(&words, b->flags, 0, b->flags_made * sizeof(uint32_t));
     if (!words.failed) words.data[at] = b->flag_ticket;
     const gm_status status =
         words.failed ? fail_memory(e, "a command list", 64) : gpu_submit(b->host, words.data, words.count, e);
@@ -172,7 +173,7 @@ gm_status gpu_backend_damage(gpu_backend *b, error *e) {
     TRY(gpu_host_problem(b->host, e));
     if (!flags) return b->flag_ticket ? GM_AGAIN : GM_OK;
     const gm_status status =
-        bytes < b->flag_count * sizeof *flags
+        bytes < b->flags_made * sizeof *flags
             ? fail(e, GM_IO, "the GPU returned %llu bytes about the weights", (unsigned long long)bytes)
             : look_at_flags(b, flags, e);
     gpu_ticket_done(b->host, b->flag_ticket);

@@ -320,7 +320,8 @@ void backward_run(backward *b, size_t first, size_t end) {
             continue;
         }
         tensor *d = backward_gradient(b, o->out);
-        if (!d) continue; /* nobody read it */
+        if (!d) continue;  /* nobody read it */
+        o = &b->g->ops[i]; /* what joins slices and sums appends ops, which may move them all */
         const bool one = o->kind != OP_SELECT_ROWS || o->count == 1;
         if (!rules[o->kind] || !one) {
             if (o->kind != OP_LEAF)

@@ -384,6 +384,8 @@ static bool try_clip_output(fuser *f, op *clamp) {
     tensor *row = whole_of(clamp->in[0]);
     op     *products = f->options->clips ? product_of_part(f, clamp->in[0], &part) : NULL;
     if (!products || products->in[FUSED_ROUTES] || row->axis != AXIS_TOKENS || !is_row(clamp->out)) return false;
+    /* with many tokens, corrections are added after the product has clipped */
+    if (products->in[FUSED_SHRUNK] && !f->options->few_tokens) return false;
     const uint64_t first = offset_in_whole(clamp->in[0]);
     if (!part_read_once(f, row, first, clamp->out->ne[0])) return false;
     if (!products->out->base) products->out = clamp->out;
@@ -402,6 +404,7 @@ static bool try_clip_output(fuser *f, op *clamp) {
 
 /* The product adds what adapters correct. */
 static bool try_correct(fuser *f, op *expand) {
+    if (!expand->in[0]) return false; /* a correction of nothing, of dropout's gradient */
     size_t         part = 0;
     tensor        *row = whole_of(expand->in[0]), *shrunk = whole_of(expand->in[2]);
     op            *products = product_of_part(f, expand->in[0], &part), *shrinks = producer_of(f, shrunk, OP_SHRINKS);

@@ -53,8 +53,9 @@ static void note_duplicates(dataset *d, const data_sorted *sorted, const data_gr
 /* Whole groups, so that nothing is on both sides. At least one, if that leaves something to learn. */
 static void choose_eval(dataset *d, const data_sorted *sorted, data_group *groups, size_t count) {
     const double share = d->options.eval_share * (double)d->entry_count;
-    const size_t target = max_size((size_t)floor(share + 0.5), 1);
-    size_t       taken = 0;
+    const size_t target =
+        min_size(max_size((size_t)floor(share + 0.5), 1), d->entry_count - 1); /* one is learned from */
+    size_t taken = 0;
     if (d->options.eval_share <= 0 || count < 2) return;
     qsort(groups, count, sizeof *groups, compare_rank);
     for (size_t i = 0; i < count; i++) {

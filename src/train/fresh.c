@@ -111,16 +111,18 @@ static gm_status add_pair(adapter *a, const model *m, size_t target, uint32_t la
     return GM_OK;
 }
 
-/* Evenly between ±1/√in; of the embedding, whose A has a row for each id, 0 would do, but then B would not learn. */
+/* A evenly between ±1/√in, and B 0. Of an embedding, B, and A 0: only ids that are learned move. */
 static void fill_pair(adapter_pair *p, uint64_t seed, size_t number) {
+    const bool     table = adapter_is_embedding(p);
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
-    const uint64_t count = (uint64_t)p->experts * p->rank * p->in;
-    const float    most = 1 / sqrtf(adapter_is_embedding(p) ? (float)p->rank : (float)p->in);
+    const uint64_t count = (uint64_t)p->experts * p->rank * (table ? p->out : p->in);
+    const float    most = 1 / sqrtf(table ? (float)p->rank : (float)p->in);
+    float         *values = table ? p->b : p->a;
     uint32_t       words[4];
     for (uint64_t i = 0; i < count; i++) {
         const uint32_t counter[4] = { (uint32_t)(i / 4), (uint32_t)(i / 4 >> 32), (uint32_t)number, 0 };
         if (i % 4 == 0) philox(counter, key, words);
-        p->a[i] = most * ((float)(words[i % 4] >> 8) / (1 << 23) - 1);
+        values[i] = most * ((float)(words[i % 4] >> 8) / (1 << 23) - 1);
     }
 }
 

@@ -155,6 +155,7 @@ gm_status trainer_new(gm_engine *engine, const trainer_options *o, trainer **out
     t->seed = o->seed;
     t->cpu.precise = true;
     gm_status status = adapter_fits(o->adapter, t->m, NULL, NULL, e);
+    for (size_t i = 0; !status && i < o->frozen_count; i++) status = adapter_fits(o->frozen[i], t->m, NULL, NULL, e);
     if (!status)
         status = train_parameters_make(&t->parameters, t->m, o->adapter, o->frozen, o->scales, o->frozen_count, e);
     if (!status) status = trainer_plan(t, o, e);
@@ -232,6 +233,7 @@ static void draw_anew(trainer *t, size_t which) {
 }
 
 gm_status trainer_begin(trainer *t, const train_run *run, double share, error *e) {
+    if (t->phase != TRAIN_IDLE) return fail(e, GM_BAD_ARGUMENT, "the run before is not finished");
     TRY(train_run_check(t, run, e));
     t->run = *run;
     t->outputs = t->done = 0;
@@ -318,7 +320,20 @@ void trainer_forget(trainer *t) {
 
 /* ---- the update ---- */
 
+static gm_status adamw_check(const adamw_settings *s, uint64_t step, error *e) {
+    const bool betas = s->beta[0] >= 0 && s->beta[0] < 1 && s->beta[1] >= 0 && s->beta[1] < 1;
+    if (betas && s->eps > 0 && isfinite(s->eps) && isfinite(s->rate) && s->rate >= 0 && isfinite(s->decay) &&
+        s->decay >= 0 && s->most_norm >= 0 && step)
+        return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT,
+                "AdamW with rate %g, betas %g and %g, eps %g, decay %g, norm %g in step %llu: expected betas from 0 to "
+                "less than 1, eps "
+                "above 0, the others at least 0, and steps from 1 on",
+                s->rate, s->beta[0], s->beta[1], s->eps, s->decay, s->most_norm, (unsigned long long)step);
+}
+
 gm_status trainer_update(trainer *t, const adamw_settings *s, uint64_t step, double *norm, error *e) {
+    TRY(adamw_check(s, step, e));
     if (t->phase != TRAIN_IDLE) return fail(e, GM_BAD_ARGUMENT, "a run of this step is not finished");
     float *rates = cpu_plan_leaf(t->optimiser, t->rates);
     rates[ADAMW_RATE] = (float)s->rate;
