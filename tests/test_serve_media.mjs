@@ -200,7 +200,9 @@ async function badMedia(server) {
 async function foreignSounds() {
     const tools = join(folder, "tools"), [started, go] = [join(tools, "started"), join(tools, "go")];
     mkdirSync(tools);
-    writeFileSync(join(tools, "ffmpeg"), `#!/bin/sh\necho $$ >>${started}\nuntil [ -e ${go} ]; do sleep 0.02; done\nexec cat ${spoken} >&4\n`, {mode: 0o755});
+    const script = ["#!/bin/sh", `echo $$ >>${started}`, "! grep -q broken /dev/fd/3 || { echo broken >&2; exit 1; }",
+        `until [ -e ${go} ]; do sleep 0.02; done`, `exec cat ${spoken} >&4`, ""];
+    writeFileSync(join(tools, "ffmpeg"), script.join("\n"), {mode: 0o755});
     const server = await serve(["box", "--threads", "2", "--parallel", "4"], {PATH: `${tools}:${process.env.PATH}`});
     const m4a = Buffer.from("\0\0\0\x18ftypM4A \0\0\0\0M4A mp42", "latin1");
     const request = {temperature: 0, messages: [{role: "user", content: [
@@ -219,6 +221,17 @@ async function foreignSounds() {
     const [answer, transcript] = await Promise.all(asked);
     equals(answer.json?.choices[0].message.content, "5 6 7 2.", `an M4A in a chat: ${answer.text}`);
     equals(transcript.json?.text, "5 6 7 2.", `a transcript of an M4A: ${transcript.text}`);
+
+    // Headers are sent when the reply has begun: what ffmpeg or the prompt's length prevents gets a status, also in a stream.
+    const long = structuredClone(request);
+    long.messages[0].content[1].text = "12 + 30 ".repeat(20_000);
+    for (const [what, refused, word] of [
+        ["a long prompt with an M4A", await chat(server, {...long, stream: true}), "the context holds"],
+        ["a broken M4A", await transcribe(server, {stream: "true"}, Buffer.concat([m4a, Buffer.from("broken")])), "ffmpeg cannot decode"],
+    ]) {
+        equals(refused.status, 400, `${what}, streamed: ${refused.text}`);
+        has(refused.json?.error?.message, word, `${what}, streamed`);
+    }
     equals(await server.stop(), 0, `it ends well: ${server.log}`);
 }
 

@@ -247,7 +247,7 @@ static gm_status place_use_adapters(worker *w, place *p, uint32_t adapters, erro
     return GM_OK;
 }
 
-static gm_status worker_open_engine(worker *w, error *e) {
+gm_status worker_open_engine(worker *w, error *e) {
     char           why[sizeof e->why] = "";
     gm_engine_info info;
     if (!w->options.engine.model)
@@ -339,12 +339,18 @@ static gm_status job_start(worker *w, job *j, error *e) {
     return GM_OK;
 }
 
+/* What the next step decodes; NULL: it is a step of a reply. */
+static const sound_decoder *job_decoder(const job *j) {
+    return j->request.kind == JOB_CHAT ? j->work.decoder : j->work.heard.decoder;
+}
+
 /* GM_AGAIN, GM_DONE, or why it ended. */
 static gm_status job_advance(worker *w, job *j, error *e) {
     if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
+    const bool      decodes = job_decoder(j) != NULL;
     const gm_status status = j->request.kind == JOB_CHAT ? worker_chat_step(w, j, e) : worker_transcribe_step(w, j, e);
     if (status != GM_AGAIN && status != GM_DONE) return status;
-    if (!j->work.at) return status; /* sounds are decoded: the answer may still become an error */
+    if (decodes) return status; /* not a step of the reply, which may still refuse the prompt */
     if (j->work.out.length || !j->work.begun) TRY(job_hand_over(w, j, e));
     j->work.begun = true;
     return status;

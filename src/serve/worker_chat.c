@@ -79,12 +79,14 @@ static gm_part *chat_foreign_sound(chat_request *r) {
 
 static gm_status chat_open_sound(worker *w, job *j, error *e) {
     gm_part *part = j->work.part = chat_foreign_sound(&j->request.chat);
+    if (part) TRY(worker_open_engine(w, e)); /* a place that could not change its adapters has no session */
     return part ? session_open_sound(w->places[0].session, part->data, part->size, &j->work.decoder, e) : GM_OK;
 }
 
 /* Samples take the place of the file. GM_AGAIN: the program still runs. */
 static gm_status chat_decode_sound(worker *w, job *j, error *e) {
     heard_sound *heard = j->work.sounds;
+    TRY(worker_open_engine(w, e)); /* as above */
     if (!heard || heard->sound.samples) {
         heard = arena_array(&j->request.chat.memory, 1, sizeof *heard);
         if (!heard) return fail_memory(e, "a sound", sizeof *heard);

@@ -42,7 +42,7 @@ struct job {
         transcript           heard; /* of a transcription */
         transcription_answer transcription;
         buffer               out;
-        bool                 begun;  /* a step was made */
+        bool                 begun;  /* a step of the reply was made */
         bool                 writes; /* a token was written */
         size_t               tokens;
         double               last; /* when the last one was */
@@ -84,16 +84,19 @@ struct worker {
     double   watched; /* when the sockets were last polled */
 };
 
+/* Opens the engine and the session of the first place, unless they are open. */
+gm_status worker_open_engine(worker *w, error *e);
+
 /* A free place with its session, which uses these adapters: if `fresh`, one without a session yet, which is opened, or else the one
- * used longest ago; otherwise the one used last with these adapters, if there is one. NULL on failure. */
+ * used longest ago; otherwise the one used last with these adapters, if there is one. NULL on failure: a free place may have lost its
+ * session then. */
 place *worker_take_place(worker *w, bool fresh, uint32_t adapters, error *e);
 
 /* Until the job ends, nobody else takes it. */
 void place_occupy(worker *w, place *p);
 
 /* For each kind: start finds a place and begins, with the engine open; a chat whose sounds another program decodes begins in a later
- * step. A step returns GM_AGAIN until all is written to work.out,
- * and then GM_DONE. The end comes after both, also if they failed. */
+ * step. A step returns GM_AGAIN until all is written to work.out, and then GM_DONE. The end comes after both, also if they failed. */
 gm_status worker_chat_start(worker *w, job *j, error *e);
 gm_status worker_chat_step(worker *w, job *j, error *e);
 void      worker_chat_end(worker *w, job *j);
