@@ -228,7 +228,8 @@ GM_API void gm_session_cancel(gm_session *session);
 typedef struct gm_adapter gm_adapter;
 
 /* Reads a PEFT folder (adapter_config.json and adapter_model.safetensors) or a GGUF file. If it is damaged, was made for another model, or
- * does not fit into the GPU's memory, the error says so, and the engine goes on without it. */
+ * does not fit into the GPU's memory, the error says so, and the engine goes on without it. Only what it corrects in a tower takes memory
+ * later, with the first picture or sound: if there is none, that reply fails, and says so. */
 GM_API gm_status gm_adapter_load(gm_engine *engine, const char *path, gm_adapter **out, char *why, size_t why_size);
 /* The same from memory, which may be freed afterwards: a safetensors file and its adapter_config.json, or a GGUF file without a config. */
 GM_API gm_status gm_adapter_load_data(gm_engine *engine, const char *name, const void *weights, size_t weights_size,

@@ -211,6 +211,9 @@ static void test_foreign_soft_tokens(gm_adapter *const *a) {
     CHECK(memcmp(gm_session_logits(target), gm_session_logits(want), logit_count() * sizeof(float)));
     CHECK(!gm_session_fork(target, &fork, why, sizeof why));
     gm_session_free(fork);
+    CHECK(!gm_session_fork(target, &fork, why, sizeof why) && fork->foreign);
+    CHECK(!gm_session_rollback(fork, 0, NULL, why, sizeof why) && !fork->foreign); /* nothing is left of the snapshot */
+    gm_session_free(fork);
     gm_session_free(target);
     gm_session *fresh = session_seeing(&second, true, rows);
     CHECK(!memcmp(gm_session_logits(fresh), gm_session_logits(want), logit_count() * sizeof(float)));

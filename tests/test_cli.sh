@@ -1175,7 +1175,7 @@ says "adapters: lora-r=16=1"
 run "an adapter by its path, twice" 0 "${chat[@]}" <<<"/adapter $lora=0.5"$'\nHello\n/clear\n/adapter '"$lora/../tiny-dense-lora=0.5"$'\nHello'
 equals "what lies at a path is loaded once" "$out" "$adapted_answer"$'\n'"$adapted_answer"
 run "an endless scale" 2 "${chat[@]}" <<<"/adapter $lora=1e39"
-says "'1e39' is not a number"
+says "the scale '1e39' is out of range"
 run "adapters are switched in a chat" 0 "${chat[@]}" <<<"/adapter $lora=0.5"$'\nHello\n/clear\n/adapter none\nHello\n/clear\n/adapter tiny-dense-lora=0.5\nHello\n/adapter'
 equals "with, without, and with an adapter" "$out" "$adapted_answer"$'\n'"$one_answer"$'\n'"$adapted_answer"
 says "adapters: tiny-dense-lora=0.5"

@@ -184,6 +184,17 @@ static void one_picture(void) {
     CHECK(!gm_session_rollback(s, 0, NULL, why, sizeof why));
     a = ask(s, &first, 1, 60);
     CHECK(a.status == GM_DONE && a.stats.media_encoded == 1 && strstr(a.text, SEEN));
+
+    TEST("a reply whose picture the session forgot is refused each time");
+    gm_reply *r = NULL;
+    gm_piece  piece;
+    CHECK(!gm_reply_start(s, &first, 1, NULL, &r, why, sizeof why));
+    CHECK(!gm_session_rollback(s, 0, NULL, why, sizeof why));
+    for (int i = 0; i < 2; i++) {
+        CHECK(r && gm_reply_next(r, &piece, why, sizeof why) == GM_BAD_ARGUMENT);
+        CHECK_MESSAGE(strstr(why, "its session was changed after it was started"), "%s", why);
+    }
+    gm_reply_free(r);
     close_conversation(&c);
 }
 

@@ -635,6 +635,10 @@ static void test_ffmpeg(void) {
         { "ffmpeg's complaint is passed on", "echo 'moov atom not found' >&2\nexit 1", GM_BAD_FILE,
           "M4A file: moov atom not found" },
         { "ffmpeg ends after Ctrl-C", "exit 255", GM_CANCELLED, "interrupted while ffmpeg decoded the M4A file" },
+        { "ffmpeg tells of the signal", "echo 'Exiting normally, received signal 2.' >&2\nexit 255", GM_CANCELLED,
+          "interrupted while ffmpeg decoded the M4A file" },
+        { "ffmpeg ends with 255 and a complaint", "echo 'Operation not permitted' >&2\nexit 255", GM_BAD_FILE,
+          "M4A file: Operation not permitted" },
         { "Ctrl-C ends ffmpeg", "kill -INT $$", GM_CANCELLED, "interrupted while ffmpeg decoded the M4A file" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {

@@ -3,6 +3,7 @@
 #include "cli/engine_arguments.h"
 #include "session/session.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,10 +23,13 @@ gm_status adapter_argument(const char *text, size_t *length, float *scale, error
     *length = strlen(text);
     *scale = 1;
     if (!equals || !access(text, F_OK)) return GM_OK;
-    if (!parse_number(equals + 1, &number) || !isfinite((float)number))
+    if (!parse_number(equals + 1, &number))
         return fail(e, GM_BAD_ARGUMENT,
                     "%s: there is no such file or folder, and '%s' is not a number; expected ADAPTER=SCALE", text,
                     equals + 1);
+    if (!isfinite((float)number))
+        return fail(e, GM_BAD_ARGUMENT, "%s: the scale '%s' is out of range; a scale is at most %g", text, equals + 1,
+                    (double)FLT_MAX);
     *length = (size_t)(equals - text);
     *scale = (float)number;
     return GM_OK;

@@ -43,6 +43,7 @@ static gm_status ffmpeg_spawn(const char *const *arguments, int in, int out, int
 
 struct ffmpeg {
     pid_t       child; /* 0: it has ended */
+    int         how;   /* as waitpid says */
     FILE       *messages;
     const char *what;
 };
@@ -53,6 +54,7 @@ gm_status ffmpeg_start(const char *const *arguments, int in, int out, const char
     if (!f) return fail_memory(e, "the start of ffmpeg", sizeof *f);
     gm_status status = GM_OK;
     f->what = what;
+    f->how = -1;
     f->messages = tmpfile(); /* without a name: it is gone when it is closed */
     if (!f->messages) status = fail(e, GM_IO, "cannot create a temporary file for ffmpeg: %s", strerror(errno));
     if (!status) status = ffmpeg_spawn(arguments, in, out, fileno(f->messages), &f->child, what, otherwise, e);
@@ -63,37 +65,43 @@ gm_status ffmpeg_start(const char *const *arguments, int in, int out, const char
     return status;
 }
 
-/* Whether it has ended, and how. Never returns false if the deadline is infinite. */
-static bool ffmpeg_ended(ffmpeg *f, double deadline, int *how) {
+/* Whether it has ended. Never returns false if the deadline is infinite. */
+static bool ffmpeg_ended(ffmpeg *f, double deadline) {
     static const struct timespec pause = { 0, 5000000 };
-    for (;;) {
-        const pid_t ended = waitpid(f->child, how, isinf(deadline) ? 0 : WNOHANG);
-        if (ended == f->child || (ended < 0 && errno != EINTR)) return true;
-        if (clock_seconds() >= deadline) return false;
-        if (!ended) nanosleep(&pause, NULL);
+    while (f->child) {
+        const pid_t ended = waitpid(f->child, &f->how, isinf(deadline) ? 0 : WNOHANG);
+        if (ended == f->child || (ended < 0 && errno != EINTR)) f->child = 0;
+        else if (clock_seconds() >= deadline) return false;
+        else if (!ended) nanosleep(&pause, NULL);
     }
+    return true;
+}
+
+bool ffmpeg_runs(ffmpeg *f) { return !ffmpeg_ended(f, 0); }
+
+/* Ctrl-C reaches it, too. ffmpeg ends with 255 then, and has no errors to tell, or tells of the signal. 255 with another message is an error
+ * like any other: that something is not permitted, for one. */
+static bool ffmpeg_interrupted(int how, const char *messages) {
+    if (WIFSIGNALED(how)) return WTERMSIG(how) == SIGINT;
+    return WIFEXITED(how) && WEXITSTATUS(how) == 255 && (!*messages || strstr(messages, "received signal"));
 }
 
 gm_status ffmpeg_wait(ffmpeg *f, double deadline, error *e) {
-    int how = -1;
-    if (!f->child) return GM_OK;
-    if (!ffmpeg_ended(f, deadline, &how)) return GM_AGAIN;
-    f->child = 0;
+    if (!ffmpeg_ended(f, deadline)) return GM_AGAIN;
+    const int how = f->how;
     if (WIFEXITED(how) && !WEXITSTATUS(how)) return GM_OK;
-    /* Ctrl-C reaches it, too. ffmpeg ends with 255 then. */
-    if ((WIFSIGNALED(how) && WTERMSIG(how) == SIGINT) || (WIFEXITED(how) && WEXITSTATUS(how) == 255))
-        return fail(e, GM_CANCELLED, "interrupted while ffmpeg decoded the %s file", f->what);
     char why[160] = "";
     rewind(f->messages);
     const size_t length = fread(why, 1, sizeof why - 1, f->messages);
+    if (ffmpeg_interrupted(how, why))
+        return fail(e, GM_CANCELLED, "interrupted while ffmpeg decoded the %s file", f->what);
     why[strcspn(why, "\r\n")] = 0;
     return fail(e, GM_BAD_FILE, "ffmpeg cannot decode the %s file: %s", f->what, length ? why : "it gives no reason");
 }
 
 void ffmpeg_free(ffmpeg *f) {
-    int ignored;
     if (!f) return;
-    if (f->child && !kill(f->child, SIGKILL)) ffmpeg_ended(f, INFINITY, &ignored);
+    if (f->child && !kill(f->child, SIGKILL)) ffmpeg_ended(f, INFINITY);
     if (f->messages) fclose(f->messages);
     free(f);
 }

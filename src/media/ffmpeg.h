@@ -14,6 +14,8 @@ gm_status ffmpeg_start(const char *const *arguments, int in, int out, const char
                        ffmpeg **started, error *e);
 /* GM_OK: it has ended, and `out` is complete. GM_AGAIN: it still runs, and the clock is past `deadline`. */
 gm_status ffmpeg_wait(ffmpeg *f, double deadline, error *e);
+/* Whether it still runs. Does not wait. */
+bool ffmpeg_runs(ffmpeg *f);
 /* Kills it if it still runs. */
 void ffmpeg_free(ffmpeg *f);
 

@@ -63,6 +63,8 @@ static gm_status ffmpeg_map(ffmpeg_reader *r, error *e) {
     return wav_open(r->bytes, r->size, &r->wav, e);
 }
 
+static bool ffmpeg_reader_waits(sound_reader *r) { return ffmpeg_runs(((ffmpeg_reader *)r)->program); }
+
 static gm_status ffmpeg_prepare(sound_reader *reader, double deadline, error *e) {
     ffmpeg_reader  *r = (ffmpeg_reader *)reader;
     const gm_status status = ffmpeg_wait(r->program, deadline, e);
@@ -80,7 +82,9 @@ gm_status ffmpeg_open(const void *bytes, size_t size, sound_kind kind, sound_rea
     ffmpeg_reader *r = calloc(1, sizeof *r);
     gm_status      status = r ? GM_OK : fail_memory(e, "a sound's reader", sizeof *r);
     if (r) {
-        r->reader = (sound_reader){ .read = ffmpeg_read, .close = ffmpeg_close, .prepare = ffmpeg_prepare };
+        r->reader = (sound_reader){
+            .read = ffmpeg_read, .close = ffmpeg_close, .prepare = ffmpeg_prepare, .waits = ffmpeg_reader_waits
+        };
         r->decoded = tmpfile();
     }
     if (!status && !(in && r->decoded && fwrite(bytes, 1, size, in) == size && !fflush(in)))

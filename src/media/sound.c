@@ -166,6 +166,8 @@ void sound_decoder_free(sound_decoder *d) {
     free(d);
 }
 
+bool sound_decoder_waits(const sound_decoder *d) { return d->reader->prepare && d->reader->waits(d->reader); }
+
 size_t sound_decoder_done(const sound_decoder *d) { return d->decoded.count; }
 
 size_t sound_decoder_total(const sound_decoder *d) {

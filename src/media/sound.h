@@ -51,6 +51,8 @@ gm_status sound_decoder_of_samples(const float *values, size_t frames, uint32_t 
 /* GM_AGAIN: more is to be done, and the clock is past `deadline`; it waits that long for another program that decodes the file. GM_OK: *out
  * is the whole sound, which is the caller's now. Errors are those of sound_decode. */
 gm_status sound_decoder_step(sound_decoder *d, double deadline, sound *out, error *e);
+/* Whether a step could only wait for another program. */
+bool sound_decoder_waits(const sound_decoder *d);
 /* Samples at 16 kHz: those decoded so far, about as many as the file says it has (0: it does not say), and as many as it surely has. */
 size_t sound_decoder_done(const sound_decoder *d);
 size_t sound_decoder_total(const sound_decoder *d);

@@ -16,6 +16,7 @@ struct sound_reader {
     bool estimated;                 /* frames is a guess, or a cut-off file has fewer */
     /* Not NULL: another program is still decoding the file, and nothing above is known. GM_AGAIN: it was not done at `deadline`. */
     gm_status (*prepare)(sound_reader *r, double deadline, error *e);
+    bool (*waits)(sound_reader *r); /* with prepare: whether that program still runs */
 };
 
 /* The bytes must outlive the reader. */

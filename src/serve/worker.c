@@ -344,9 +344,23 @@ static const sound_decoder *job_decoder(const job *j) {
     return j->request.kind == JOB_CHAT ? j->work.decoder : j->work.heard.decoder;
 }
 
-/* GM_AGAIN, GM_DONE, or why it ended. */
-static gm_status job_advance(worker *w, job *j, error *e) {
+/* Whether a step could only wait for another program. */
+static bool job_waits(const job *j) {
+    const sound_decoder *decoder = job_decoder(j);
+    return decoder && sound_decoder_waits(decoder);
+}
+
+static bool worker_waits(const worker *w) {
+    for (size_t i = 0; i < w->options.parallel; i++) {
+        if (w->running[i] && !job_waits(w->running[i])) return false;
+    }
+    return true;
+}
+
+/* GM_AGAIN, GM_DONE, or why it ended. `skips`: only if nobody wants it. */
+static gm_status job_advance(worker *w, job *j, bool skips, error *e) {
     if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
+    if (skips) return GM_AGAIN;
     const bool      decodes = job_decoder(j) != NULL;
     const gm_status status = j->request.kind == JOB_CHAT ? worker_chat_step(w, j, e) : worker_transcribe_step(w, j, e);
     if (status != GM_AGAIN && status != GM_DONE) return status;
@@ -390,26 +404,26 @@ static void job_end(worker *w, size_t slot, gm_status status, bool was_open, con
     pthread_mutex_unlock(&w->lock);
 }
 
-/* One turn of a job; false if that was its last. */
-static bool job_turn(worker *w, size_t slot) {
+static void job_turn(worker *w, size_t slot, bool skips) {
     error           e = { 0 };
-    const gm_status status = job_advance(w, w->running[slot], &e);
-    if (status == GM_AGAIN) return true;
-    job_end(w, slot, status, true, &e);
-    return false;
+    const gm_status status = job_advance(w, w->running[slot], skips, &e);
+    if (status != GM_AGAIN) job_end(w, slot, status, true, &e);
 }
 
 /* Every answer that is being written gets a token, which one run computes for all; then one of the prompts has a turn. So a prompt
- * delays an answer by one turn, however many prompts there are. */
+ * delays an answer by one turn, however many prompts there are. One that waits for another program has no turn, unless all do. */
 static void worker_round(worker *w) {
     for (size_t i = 0; i < w->options.parallel; i++) {
-        if (w->running[i] && w->running[i]->work.writes) job_turn(w, i);
+        if (w->running[i] && w->running[i]->work.writes) job_turn(w, i, false);
     }
+    const bool idle = worker_waits(w);
     for (size_t k = 1; k <= w->options.parallel; k++) {
         const size_t i = (w->turn + k) % w->options.parallel;
         if (!w->running[i] || w->running[i]->work.writes) continue;
+        const bool skips = !idle && job_waits(w->running[i]);
+        job_turn(w, i, skips);
+        if (skips) continue;
         w->turn = i;
-        job_turn(w, i);
         return;
     }
 }

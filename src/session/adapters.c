@@ -56,7 +56,8 @@ static gm_status set_weights_of(const gm_engine *engine, gm_adapter *const *adap
         if (!adapters[i] || adapters[i]->engine != engine)
             return fail(e, GM_BAD_ARGUMENT, "adapter %zu does not belong to the session's engine", i);
         if (!isfinite(scales ? scales[i] : 1))
-            return fail(e, GM_BAD_ARGUMENT, "the scale of adapter %zu is not a finite number", i);
+            return fail(e, GM_BAD_ARGUMENT, "the scale of adapter '%s' is not a finite number",
+                        gm_adapter_name(adapters[i]));
         weights[adapters[i]->slot] += scales ? scales[i] : 1;
         if (!isfinite(weights[adapters[i]->slot]))
             return fail(e, GM_BAD_ARGUMENT, "the scales of adapter '%s' add up to more than a number can hold",

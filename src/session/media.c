@@ -307,7 +307,9 @@ gm_status media_expand(prompt_media *m, const gm_engine *engine, token_list *pro
 /* Decides what the tower must encode. Rows that the session has at another place are copied, since it is about to drop them. */
 static gm_status media_begin(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
     const size_t common = session_common(s, p), width = s->engine->weights.config.width;
-    m->begun = true;
+    m->encoding = 0;
+    m->foreign = false;
+    memset(m->waiting, 0, sizeof m->waiting);
     for (tower_kind kind = 0; kind < TOWER_KINDS; kind++) {
         char now[65];
         engine_adapters_part_digest(s->engine, s->adapters, tower_part(kind), now);
@@ -319,11 +321,14 @@ static gm_status media_begin(prompt_media *m, gm_session *s, const session_promp
         media_item  *item = &m->items[i];
         size_t       n = 0;
         const float *held = soft_find(&s->soft, item->digest, &n);
+        item->waits = false;
+        item->rows = NULL;
         if (m->spans.spans[i].begin < common) continue;
         if (held && n == item->tokens) {
             float *copy = arena_array(a, n, width * sizeof *copy);
             if (!copy) return fail_memory(e, "soft tokens", n * width * sizeof *copy);
             item->rows = memcpy(copy, held, n * width * sizeof *copy);
+            m->foreign = s->foreign;
         } else if (item->seen.pixels || item->samples) {
             item->waits = true;
             m->encoding++;
@@ -332,6 +337,8 @@ static gm_status media_begin(prompt_media *m, gm_session *s, const session_promp
             return fail(e, GM_BAD_ARGUMENT, "this reply cannot begin: its session was changed after it was started");
         }
     }
+    m->begun = true;
+    m->started = clock_seconds();
     return GM_OK;
 }
 
@@ -382,12 +389,8 @@ static gm_status media_take_rows(prompt_media *m, error *e) {
     return GM_OK;
 }
 
-gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
-    if (m->done) return GM_OK;
-    if (!m->begun) {
-        TRY(media_begin(m, s, p, a, e));
-        m->started = clock_seconds();
-    }
+static gm_status media_step(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
+    if (!m->begun) TRY(media_begin(m, s, p, a, e));
     for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
         if (!m->waiting[kind]) continue;
         if (!m->jobs[kind]) TRY((kind == TOWER_VISION ? media_start_pictures : media_start_sounds)(m, s, e));
@@ -399,6 +402,16 @@ gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, 
     m->seconds = clock_seconds() - m->started;
     m->done = true;
     return GM_OK;
+}
+
+/* After a failure it begins anew: until the next call, the session may be another's. */
+gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
+    if (m->done) return GM_OK;
+    const gm_status status = media_step(m, s, p, a, e);
+    if (!status_failed(status)) return status;
+    media_stop(m);
+    m->begun = false;
+    return status;
 }
 
 size_t media_encoded(const prompt_media *m) {

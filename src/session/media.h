@@ -33,6 +33,7 @@ typedef struct {
     tower_job    *jobs[TOWER_KINDS];
     char          adapters[TOWER_KINDS][65];      /* identify the session's for each tower, when the reply started */
     bool          begun, done;                    /* encoding */
+    bool          foreign;                        /* some rows may be a snapshot's: session.h */
     size_t        encoding, waiting[TOWER_KINDS]; /* items that towers get: all, and each */
     double        started, seconds;               /* when the towers began, and how long they took */
 } prompt_media;                                   /* zero-initialise */

@@ -349,9 +349,11 @@ static gm_status write_resumed(gm_reply *r, error *e) {
 }
 
 static session_prompt reply_prompt(const gm_reply *r) {
-    return (session_prompt){
-        .tokens = r->prompt.ids, .count = r->prompt.count, .soft = &r->media.spans, .rows = r->media.rows
-    };
+    return (session_prompt){ .tokens = r->prompt.ids,
+                             .count = r->prompt.count,
+                             .soft = &r->media.spans,
+                             .rows = r->media.rows,
+                             .foreign = r->media.foreign };
 }
 
 /* Before the first step: what the session holds already, and whether the rest fits. */

@@ -387,6 +387,7 @@ gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error 
     s->tokens.count = keep;
     soft_truncate(&s->soft, keep);
     if (keep < s->computed) session_go_back(s, keep);
+    if (!s->computed && !s->soft.span_count) s->foreign = false;
     if (recompute) *recompute = keep - s->computed;
     return GM_OK;
 }
@@ -496,6 +497,7 @@ gm_status session_set_prompt(gm_session *s, const session_prompt *p, error *e) {
     if (common == p->count) common = session_batch_begin(s, common - 1);
     TRY(session_check_soft(s, p, common, e));
     TRY(session_rollback(s, common, NULL, e));
+    s->foreign = s->foreign || p->foreign;
     if (s->computed == common)
         kv_add_mark(&s->kv, common); /* a turn of the chat starts here, and people often come back to one */
     const gm_status status = session_hold_prompt(s, p, common, e);

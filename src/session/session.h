@@ -59,8 +59,9 @@ gm_status session_compute(gm_session *s, double deadline, error *e);
 typedef struct {
     const int32_t      *tokens;
     size_t              count;
-    const soft_tokens  *soft; /* declared spans; NULL: none */
-    const float *const *rows; /* of each span; NULL for one that the session holds at its place */
+    const soft_tokens  *soft;    /* declared spans; NULL: none */
+    const float *const *rows;    /* of each span; NULL for one that the session holds at its place */
+    bool                foreign; /* some rows may be a snapshot's */
 } session_prompt;
 
 /* How many tokens of the prompt the session holds already, from the beginning on. A picture or a sound counts as a whole. */

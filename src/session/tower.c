@@ -146,18 +146,29 @@ void engine_towers_forget_adapters(gm_engine *engine) {
     for (size_t kind = 0; kind < TOWER_KINDS; kind++) tower_forget_adapted(engine, &engine->towers[kind]);
 }
 
+static gm_status tower_make_adapted(gm_engine *engine, engine_tower *t, error *e) {
+    const model_part part = t->type->part;
+    t->adapted = calloc(1, sizeof *t->adapted);
+    if (!t->adapted) return fail_memory(e, "a tower's graph", sizeof *t->adapted);
+    gm_status status = t->type->graph(t, &engine->adapters.sites.parts[part], t->adapted, &t->adapted_leaf, e);
+    if (!status && engine->on_gpu) status = gpu_backend_reserve(&engine->gpu, t->adapted, e);
+    if (status) tower_forget_adapted(engine, t);
+    engine_adapters_lost(engine, part);
+    return status;
+}
+
+/* If memory is short, a tower that nobody uses gives up its own. */
 gm_status engine_tower_adapt(gm_engine *engine, engine_tower *t, error *e) {
     const model_part part = t->type->part;
     gm_status        status = GM_OK;
-    if (!t->adapted) {
-        t->adapted = calloc(1, sizeof *t->adapted);
-        if (!t->adapted) return fail_memory(e, "a tower's graph", sizeof *t->adapted);
-        status = t->type->graph(t, &engine->adapters.sites.parts[part], t->adapted, &t->adapted_leaf, e);
-        if (!status && engine->on_gpu) status = gpu_backend_reserve(&engine->gpu, t->adapted, e);
-        if (status) tower_forget_adapted(engine, t);
-        engine_adapters_lost(engine, part);
+    error            problem = { 0 };
+    if (!t->adapted) status = tower_make_adapted(engine, t, &problem);
+    if (status == GM_NO_MEMORY && engine_release_towers(engine)) {
+        problem = (error){ 0 };
+        status = tower_make_adapted(engine, t, &problem);
     }
-    if (!status && engine->on_gpu) status = gpu_backend_upload(&engine->gpu, t->adapted, e);
+    if (status) return fail(e, status, "%s", problem.why);
+    if (engine->on_gpu) status = gpu_backend_upload(&engine->gpu, t->adapted, e);
     return status ? status : engine_adapters_ready(engine, part, e);
 }
 
