@@ -171,6 +171,10 @@ test('an answer and a chat request name their adapters', async () => {
     const adapted = await answer(session, [tuned]);
     assert.notEqual(adapted, plain);
     assert.equal(await answer(session), adapted); // the session keeps them
+    const long = session.generate(Array.from({ length: session.context + 1 }, () => 2), { adapters: [{ adapter: tuned, scale: 0.5 }] });
+    await assert.rejects(long.then(({ stats }) => stats), fails('ContextFull', /./)); // and an answer that fails does not change them
+    assert.deepEqual(session.adapters.map(({ scale }) => scale), [1]);
+    assert.equal(await answer(session), adapted);
     assert.equal(await answer(session, []), plain);
     const create = async (more: object) => {
         const { model, choices } = await engine.chat.completions.create({ messages: HELLO, temperature: 0, max_tokens: 8, ...more });

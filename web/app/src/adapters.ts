@@ -41,9 +41,11 @@ export function setAdapters(place: string, uses: AdapterUse[]): void {
     else setConversationAdapters(place, uses);
 }
 
+/** Turns an adapter on or off. One that is on keeps its strength; its name may be a new one. */
 export function chooseAdapter(place: string, { key, name }: Pick<KeptAdapter, 'key' | 'name'>, on: boolean): void {
-    const others = adaptersOf(place).filter((use) => use.key !== key);
-    setAdapters(place, on ? [...others, { key, name, scale: 1 }] : others);
+    const uses = adaptersOf(place), there = uses.some((use) => use.key === key);
+    if (on) setAdapters(place, there ? uses.map((use) => (use.key === key ? { ...use, name } : use)) : [...uses, { key, name, scale: 1 }]);
+    else if (there) setAdapters(place, uses.filter((use) => use.key !== key));
 }
 
 export function scaleAdapter(place: string, key: string, scale: number): void {
@@ -58,19 +60,44 @@ const fitKey = (loaded: LoadedModel, key: string): string => `${loaded.info.dige
 export const fitOfAdapter = (state: AdaptersState, loaded: LoadedModel | null, key: string): string | undefined =>
     loaded ? state.fits[fitKey(loaded, key)] : undefined;
 
-async function askFit(loaded: LoadedModel, key: string): Promise<string> {
+const asked = new Map<string, { loaded: LoadedModel; fit: Promise<string> }>();
+
+/* Rejects if the engine cannot say it now. That is not remembered: it is nothing about the adapter. */
+function askFit(loaded: LoadedModel, key: string): Promise<string> {
     const known = fitOfAdapter(adapters.get(), loaded, key);
-    if (known !== undefined) return known;
-    const fit = await loaded.adapters.inspect(key).then(({ problem }) => (problem ? sentence(problem) : ''), (error: unknown) => messageOf(error).message);
+    if (known !== undefined) return Promise.resolve(known);
+    const id = fitKey(loaded, key), before = asked.get(id);
+    if (before?.loaded === loaded) return before.fit;
+    const fit = inspectFit(loaded, key).finally(() => {
+        if (asked.get(id)?.fit === fit) asked.delete(id);
+    });
+    asked.set(id, { loaded, fit });
+    return fit;
+}
+
+async function inspectFit(loaded: LoadedModel, key: string): Promise<string> {
+    let fit = '';
+    try {
+        const { problem } = await loaded.adapters.inspect(key);
+        fit = problem && sentence(problem);
+    } catch (error) {
+        const { kind, message } = messageOf(error);
+        if (kind !== 'BadModel' && kind !== 'NotSupported') throw error;
+        fit = message;
+    }
     adapters.set({ fits: { ...adapters.get().fits, [fitKey(loaded, key)]: fit } });
     return fit;
 }
 
-/** Asks for all of them, one after another. */
+function forgetFits(key: string): void {
+    adapters.set({ fits: Object.fromEntries(Object.entries(adapters.get().fits).filter(([id]) => !id.endsWith(` ${key}`))) });
+}
+
+/** Asks for all of them, one after another. What cannot be learned now stays unknown. */
 export async function askAdapterFits(): Promise<void> {
     for (const { key, problem } of adapters.get().kept) {
         const { loaded } = model.get();
-        if (loaded && problem === '') await askFit(loaded, key);
+        if (loaded && problem === '') await askFit(loaded, key).catch(() => undefined);
     }
 }
 
@@ -133,7 +160,8 @@ export async function removeAdapter({ key, name }: KeptAdapter, place: string): 
     adapters.set({ problem: '' });
     try {
         await deleteAdapter(key);
-        chooseAdapter(place, { key, name }, false);
+        for (const where of [place, '']) chooseAdapter(where, { key, name }, false); // '': new conversations do not begin with it either
+        forgetFits(key);
         await model.get().loaded?.adapters.free(key);
         announce(`${name || 'The adapter'} deleted.`);
     } catch (error) {

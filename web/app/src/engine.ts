@@ -177,10 +177,12 @@ export const deleteAdapter = async (key: string): Promise<void> => (await Adapte
 
 function wrapAdapters(engine: Engine): ModelAdapters & { loaded(key: string): Promise<Adapter> } {
     const loading = new Map<string, Promise<Adapter>>();
+    const names = new Set<string>(); // of those that are being loaded
     const load = async (key: string): Promise<Adapter> => {
         const kept = await (await AdapterStore.open()).find(key);
-        const name = kept?.name ?? key, taken = engine.adapters.get(name);
-        return engine.adapters.load({ kept: key }, { name: taken ? `${name} (${key.slice(0, 6)})` : name });
+        const plain = kept?.name || key, name = names.has(plain) || engine.adapters.get(plain) ? `${plain} (${key.slice(0, 6)})` : plain;
+        names.add(name);
+        return engine.adapters.load({ kept: key }, { name }).finally(() => names.delete(name));
     };
     return {
         loaded: (key) => {

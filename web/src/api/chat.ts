@@ -5,7 +5,7 @@ import type { Message, Part, ReplyOptions, ReplyStats, Sampling, Tool, ToolCall 
 import { dataUrlBlob } from '../media/files.ts';
 import type { PictureBudget } from '../media/types.ts';
 import type { ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
-import type { AdapterChoice } from './adapters.ts';
+import type { AdapterChoice, Adapters } from './adapters.ts';
 import type { Engine } from './engine.ts';
 import type { Reply, Session } from './session.ts';
 
@@ -419,7 +419,7 @@ export class Completions {
         const adapters = this.#adapters(params) ?? (options.session ? undefined : []);
         const session = options.session ?? (await this.#session());
         const reply = session.reply(messages, { ...wishes, ...(adapters ? { adapters } : {}), signal });
-        const model = [this.#engine.info.name, ...session.adapters.map(({ adapter }) => adapter.name)].join('+');
+        const model = [this.#engine.info.name, ...(adapters ?? session.adapters).map(({ adapter }) => adapter.name)].join('+');
         const head = { id: randomId('chatcmpl-'), created: Math.floor(Date.now() / 1000), model };
         if (!params.stream) return this.#whole(reply, head, options);
         const chunks = streamChunks(reply, head, params.stream_options?.include_usage ?? false, signal, options);
@@ -427,7 +427,7 @@ export class Completions {
     }
 
     /* The adapters that a request names; undefined: it names none. */
-    #adapters({ adapters, model }: ChatCompletionParams): readonly AdapterChoice[] | undefined {
+    #adapters({ adapters, model }: ChatCompletionParams): ReturnType<Adapters['resolve']> | undefined {
         if (adapters != null) return this.#engine.adapters.resolve(adapters);
         const names = typeof model === 'string' && model !== this.#engine.info.name ? model.split('+').slice(1) : [];
         return names.length ? this.#engine.adapters.resolve(names) : undefined;

@@ -40,6 +40,8 @@ export function wireOptions(options: SessionReplyOptions): WireReplyOptions {
     return wire;
 }
 
+const wireUses = (uses: Parameters<typeof wireAdapters>[0] | undefined): { adapters?: AdapterUse[] } => (uses ? { adapters: wireAdapters(uses) } : {});
+
 /** Token ids. Throws for a number that is not one. */
 export function tokenIds(ids: Iterable<number>): Int32Array {
     return Int32Array.from(ids, (id) => {
@@ -72,7 +74,7 @@ export class Session {
         this.#adapters = adapters;
     }
 
-    /** The adapters that it uses. */
+    /** The adapters that it uses. Those of an answer are here when the answer is over; those of one that fails never are. */
     get adapters(): readonly { adapter: Adapter; scale: number }[] {
         return this.#adapters;
     }
@@ -85,11 +87,10 @@ export class Session {
         this.#adapters = uses;
     }
 
-    /* Those of an answer become the session's. */
-    #take(choices: readonly AdapterChoice[] | undefined): { adapters?: AdapterUse[] } {
-        if (!choices) return {};
-        this.#adapters = this.#known.resolve(choices);
-        return { adapters: wireAdapters(this.#adapters) };
+    /* The adapters of an answer become the session's. If it fails, the worker, too, goes back to those before. */
+    #replyWith(uses: ReturnType<Adapters['resolve']> | undefined, stream: Stream<ReplyPiece, ReplyStats>): Reply {
+        if (uses) stream.result().then(() => (this.#adapters = uses), () => undefined);
+        return new Reply(stream);
     }
 
     /** The tokens it holds. */
@@ -99,10 +100,10 @@ export class Session {
 
     /** Answers a conversation in Gemma's chat format. What the session already holds of it is not computed again. */
     reply(messages: readonly Message[], options: SessionReplyOptions = {}): Reply {
-        const uses = this.#take(options.adapters);
+        const uses = options.adapters && this.#known.resolve(options.adapters);
         const plain = plainMessages(messages, options.signal);
-        const args = (ready: PlainMessage[]) => ({ session: this.#id, messages: ready, options: wireOptions(options), ...uses });
-        return new Reply(this.#connection.stream('reply', plain instanceof Promise ? plain.then(args) : args(plain), { signal: options.signal, whenCut }));
+        const args = (ready: PlainMessage[]) => ({ session: this.#id, messages: ready, options: wireOptions(options), ...wireUses(uses) });
+        return this.#replyWith(uses, this.#connection.stream('reply', plain instanceof Promise ? plain.then(args) : args(plain), { signal: options.signal, whenCut }));
     }
 
     /** Continues from these tokens, by default from those of the session. There is no chat format, and thoughts and tool calls are not
@@ -110,8 +111,9 @@ export class Session {
     async generate(ids?: Int32Array | readonly number[] | null, options: SessionReplyOptions = {}): Promise<Reply> {
         const from = ids ? tokenIds(ids) : await this.tokens();
         if (!from.length) throw new GemmuleError('BadArgument', 'there are no tokens to continue from');
-        const args = { session: this.#id, ids: from, options: wireOptions(options), ...this.#take(options.adapters) };
-        return new Reply(this.#connection.stream('replyTokens', args, { signal: options.signal, whenCut }));
+        const uses = options.adapters && this.#known.resolve(options.adapters);
+        const args = { session: this.#id, ids: from, options: wireOptions(options), ...wireUses(uses) };
+        return this.#replyWith(uses, this.#connection.stream('replyTokens', args, { signal: options.signal, whenCut }));
     }
 
     /** Makes the session hold exactly these tokens. A common prefix is not computed again. */

@@ -318,7 +318,31 @@ export class Host {
         const { adapters, scales } = this.#adapters.resolve(uses);
         held.core?.useAdapters(adapters, scales);
         held.adapters = uses;
-        this.#sweepAdapters();
+    }
+
+    /* If the work fails, the session has the adapters that it had before: they are not swept away meanwhile. */
+    async #keepingAdapters<T>(session: number, work: () => Promise<T>): Promise<T> {
+        const held = this.#held(session), before = held.adapters;
+        try {
+            const result = await work();
+            this.#sweepAdapters();
+            return result;
+        } catch (thrown) {
+            if (held.adapters !== before) this.#putBack(held, before);
+            throw thrown;
+        }
+    }
+
+    /* If the session cannot take them now, it is opened with them when it is used. */
+    #putBack(held: HeldSession, before: readonly AdapterUse[]): void {
+        held.adapters = before;
+        try {
+            if (held.core) this.#useAdapters(held, before);
+        } catch {
+            held.tokens = this.#tokens(held);
+            held.core?.free();
+            held.core = null;
+        }
     }
 
     #sweepAdapters(): void {
@@ -376,7 +400,7 @@ export class Host {
         options.sampling!.seed ??= randomSeed();
         const said = new Said();
         let broken = false;
-        return this.#compute(session, context.signal, async (engine) => {
+        const work = async (engine: CoreEngineLike): Promise<ReplyStats> => {
             const held = this.#held(session);
             if (uses && !broken) this.#useAdapters(held, uses);
             // The reply computes the prompt itself: there is no need to restore the old tokens first.
@@ -391,7 +415,8 @@ export class Host {
                 const piece = said.rest(next.value);
                 if (piece) context.emit(withText(engine, piece));
             }
-        });
+        };
+        return this.#beside(session, context.signal, () => this.#keepingAdapters(session, () => this.#onDevice(context.signal, work)));
     }
 
     // ---- operations ----
@@ -461,6 +486,7 @@ export class Host {
         useAdapters: ({ session, adapters }, { signal }) =>
             this.#compute(session, signal, () => {
                 this.#useAdapters(this.#held(session), adapters);
+                this.#sweepAdapters();
                 return null;
             }),
         open: ({ options, adapters }, { signal }) =>

@@ -272,8 +272,12 @@ describe('the app', { timeout: 3_000_000 }, () => {
         await pressed(true);
         await close();
         assert.equal(await again(), adapted);
+        await open();
+        await dialog.getByRole('spinbutton').fill('0.5');
+        await dialog.getByRole('spinbutton').press('Enter');
+        await close();
 
-        // A folder that is dropped gives the adapter its name.
+        // A folder that is dropped gives the adapter its name. Its strength stays.
         await page.evaluate(async (given) => {
             const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('mine', { create: true });
             for (const [name, text] of given) {
@@ -290,6 +294,7 @@ describe('the app', { timeout: 3_000_000 }, () => {
 
         // What cannot be used.
         await open();
+        assert.equal(await dialog.getByRole('spinbutton').inputValue(), '0.5');
         await choose('Add files', files('adapter_config.json'));
         await dialog.getByRole('alert').filter({ hasText: 'adapter_model.safetensors is missing beside adapter_config.json' }).waitFor();
         await choose('Add folder', 'tests/fixtures/tiny-moe-lora');

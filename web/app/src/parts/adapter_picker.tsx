@@ -15,7 +15,7 @@ import { model } from '../models.ts';
 import { settings } from '../settings.ts';
 import { useStore } from '../store.ts';
 import { Dialog } from './dialog.tsx';
-import { hasFiles, takeFiles } from './drop_files.ts';
+import { hasFiles, takeFiles, whileReading } from './drop_files.ts';
 import { Problem } from './problem.tsx';
 
 function useAdaptersOf(place: string): AdapterUse[] {
@@ -226,18 +226,27 @@ async function importDrop(place: string, data: DataTransfer): Promise<void> {
     if (problem !== '') adapters.set({ problem });
 }
 
-/** Onto the conversation: adapters are imported, other files belong to the message. */
+/** Onto the conversation: adapters are imported, other files belong to the message. A message that is sent meanwhile waits for both. */
 export function takeDrop(place: string, data: DataTransfer): void {
-    const files = [...data.files], folder = hasFolder(data) ? folderOfDrop(data) : null;
-    if (!folder && !files.some(mayBeAdapter)) return void takeFiles(place, files); // at once: the message waits for them
-    void takeAdapters(place, files, folder);
+    if (hasFolder(data)) {
+        const folder = folderOfDrop(data);
+        return void whileReading(place, async () => tellProblems(place, [await importFolder(place, folder)]));
+    }
+    const files = [...data.files], maybe = files.filter(mayBeAdapter);
+    void takeFiles(place, files.filter((file) => !mayBeAdapter(file)));
+    if (maybe.length > 0) void whileReading(place, () => takeAdapters(place, maybe));
 }
 
-async function takeAdapters(place: string, files: File[], folder: Promise<Folder> | null): Promise<void> {
-    const problems = folder ? [await importFolder(place, folder)] : [];
-    const { found, others } = folder ? { found: [], others: [] } : await sortAdapters(files);
+async function takeAdapters(place: string, files: File[]): Promise<boolean> {
+    const { found, others } = await sortAdapters(files), problems: string[] = [];
     for (const { name, source } of found) problems.push(await importAdapter(place, source, name));
+    const good = tellProblems(place, problems);
+    await takeFiles(place, others);
+    return good;
+}
+
+function tellProblems(place: string, problems: string[]): boolean {
     const why = problems.filter((problem) => problem !== '').join(' ');
     if (why !== '') chat.set({ refusal: { place, question: null, content: '', why } });
-    await takeFiles(place, others);
+    return why === '';
 }

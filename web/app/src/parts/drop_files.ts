@@ -41,9 +41,15 @@ type Taken = { attachment: Attachment | null } | { text: string } | { problem: s
 /** Attaches pictures, sounds and videos, and puts the text of other files behind the draft; says which can be neither. */
 export async function takeFiles(place: string, files: File[]): Promise<void> {
     if (files.length === 0) return;
+    await whileReading(place, () => addFiles(place, files));
+    document.getElementById('composer')?.focus();
+}
+
+/** Holds the message of a place back meanwhile. False: what was dropped cannot be used, so that a message that waits is not sent. */
+export async function whileReading(place: string, work: () => Promise<boolean>): Promise<void> {
     countReading(place, 1);
     try {
-        if (!await addFiles(place, files)) setLater(place, false);
+        if (!await work()) setLater(place, false);
     } finally {
         countReading(place, -1);
     }
@@ -52,7 +58,6 @@ export async function takeFiles(place: string, files: File[]): Promise<void> {
         setLater(place, false);
         sendDraft(place);
     }
-    document.getElementById('composer')?.focus();
 }
 
 /** False: one of them was refused or taken back, so that the message is not what was to be sent. */
