@@ -345,14 +345,14 @@ def compare_with_transformers(weights, sizes, tok, device):
     return witness, worst
 
 
-def write_expectation(path, witness, tok, device, count=4):
-    """transformers' logits on held-out prompts of text, as `gemmule check` reads them."""
+def write_expectation(path, witness, tok, device, count=4, rows=12):
+    """transformers' logits of the last tokens of held-out prompts of text, as `gemmule check` reads them."""
     metadata, tensors = [("general.architecture", gguf.STRING, "expect")], []
     short = [s for s in score.read_set(held_out_sets()[0]) if len(s["messages"]) < 5]
     for i, sample in enumerate(score.spread(short, count)):
         found, ids = witness_logits(witness, tok, sample, device)
         metadata.append((f"prompt.{i}", gguf.STRING, batches.chat.prompt(sample).removeprefix("<bos>")))
-        tensors += [(f"ids.{i}", np.array(ids, np.int32), "I32"), (f"logits.{i}", found.cpu().numpy(), "F32")]
+        tensors += [(f"ids.{i}", np.array(ids, np.int32), "I32"), (f"logits.{i}", found[-rows:].cpu().numpy(), "F32")]
     gguf.write(path, metadata, tensors)
 
 
