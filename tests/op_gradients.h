@@ -425,9 +425,10 @@ static void test_lora_gradients(const backend *b, lora_kind kind, size_t tokens,
     free(states[1]);
 }
 
-static void test_dropout(const backend *b, size_t tokens, uint64_t n, uint64_t rows, float probability) {
-    CASE("%s: dropout %g of %zu × [%zu, %zu]", b->name, (double)probability, tokens, (size_t)n, (size_t)rows);
-    const uint32_t key[2] = { 11, 22 };
+static void test_dropout(const backend *b, size_t tokens, uint64_t n, uint64_t rows, float probability, bool off) {
+    CASE("%s: dropout %g of %zu × [%zu, %zu]%s", b->name, (double)probability, tokens, (size_t)n, (size_t)rows,
+         off ? ", off" : "");
+    const uint32_t key[2] = { off ? UINT32_MAX : 11, off ? UINT32_MAX : 22 };
     op_case        c = case_begin(b, tokens, n * rows);
     double        *want = doubles(tokens * n * rows);
     float         *got = random_units(tokens * n * rows), bits[2];
@@ -437,8 +438,9 @@ static void test_dropout(const backend *b, size_t tokens, uint64_t n, uint64_t r
     for (size_t i = 0; i < tokens * n * rows; i++) {
         uint32_t words[4];
         philox((uint32_t[]){ (uint32_t)(i % n / 4), (uint32_t)(i / n), 5, 0 }, key, words);
-        const bool zero = words[i % n % 4] < (double)probability * 4294967296.0;
-        want[i] = zero ? 0 : (double)case_input(&c, i / (n * rows))[i % (n * rows)] / (1 - (double)probability);
+        const bool zero = !off && words[i % n % 4] < (double)probability * 4294967296.0;
+        want[i] = zero ? 0 : (double)case_input(&c, i / (n * rows))[i % (n * rows)];
+        if (!off) want[i] /= 1 - (double)probability;
         zeros += zero;
     }
     memcpy(bits, key, sizeof bits);
@@ -446,7 +448,7 @@ static void test_dropout(const backend *b, size_t tokens, uint64_t n, uint64_t r
     plan_write(&p, leaf, bits, 1);
     plan_run(&p, 1, (float *[]){ got }, (size_t[]){ tokens * n * rows * sizeof *got });
     case_expect(got, want, tokens * n * rows, 1e-6);
-    CHECK(fabs((double)zeros / (double)(tokens * n * rows) - (double)probability) < 0.1);
+    CHECK(fabs((double)zeros / (double)(tokens * n * rows) - (off ? 0 : (double)probability)) < 0.1);
     plan_close(&p);
     free(got);
     free(want);
@@ -574,8 +576,9 @@ static void test_gradients(const backend *b) {
     test_lora_gradients(b, LORA_PLAIN, 5, 33, 35, 3, 0);
     test_lora_gradients(b, LORA_PLAIN, 33, 300, 270, 8, 0.25f);
     test_lora_gradients(b, LORA_ROUTED, 9, 33, 35, 3, 0);
-    test_dropout(b, 5, 33, 3, 0.25f);
-    test_dropout(b, 2, 1024, 1, 0.5f);
+    test_dropout(b, 5, 33, 3, 0.25f, false);
+    test_dropout(b, 2, 1024, 1, 0.5f, false);
+    test_dropout(b, 2, 33, 1, 0.5f, true);
     test_lora_gradients(b, LORA_OUTPUTS, 5, 36, 40, 4, 0.5f);
     test_lora_gradients(b, LORA_EMBEDDING, 67, 36, 36, 5, 0); /* ids that come twice */
     test_lora_gradients(b, LORA_ROUTED, 9, 33, 35, 3, 0.3f);

@@ -70,7 +70,7 @@ static double tokens_counted(const two_sequences *s) {
     return sum;
 }
 
-static void train_on(trainer *t, const two_sequences *s, size_t first, size_t count, double share) {
+static void train_draw(trainer *t, const two_sequences *s, size_t first, size_t count, double share, uint64_t draw) {
     error            e = { 0 };
     gm_status        status;
     const size_t     at = s->spans[first].first;
@@ -79,10 +79,15 @@ static void train_on(trainer *t, const two_sequences *s, size_t first, size_t co
                              .weights = s->weights + at,
                              .count = s->spans[first].count + (count > 1 ? s->spans[1].count : 0),
                              .spans = spans,
-                             .span_count = count };
+                             .span_count = count,
+                             .draw = draw };
     CHECK_MESSAGE(!trainer_begin(t, &run, share, &e), "%s", e.why);
     while ((status = trainer_work(t, 0, &e)) == GM_AGAIN) {} /* returns as often as it can */
     CHECK_MESSAGE(!status, "%s", e.why);
+}
+
+static void train_on(trainer *t, const two_sequences *s, size_t first, size_t count, double share) {
+    train_draw(t, s, first, count, share, 0);
 }
 
 /* How far the gradients of two trainers are apart, all together. */
@@ -269,17 +274,81 @@ static void test_train_dropout(void) {
                                                        .dropout = 0.3f,
                                                        .seed = 4 + i / 2,
                                                        .memory = i == 1 ? LEAST_MEMORY * 3 / 2 : 0 });
-    for (size_t i = 0; i < 3 && t[i]; i++) train_on(t[i], &s, 0, 2, 1 / tokens_counted(&s));
+    for (size_t i = 0; i < 3 && t[i]; i++) train_draw(t[i], &s, 0, 2, 1 / tokens_counted(&s), 1);
     if (t[0] && t[1] && t[2]) {
-        const double first = trainer_loss(t[0]);
+        const double first = trainer_loss(t[0]), all = loss_of(engine, a, &s);
         CHECK(first == trainer_loss(t[1]) &&
               gradients_apart(t[0], t[1]) == 0); /* where layers are computed again, too */
-        CHECK(first != trainer_loss(t[2]) && first != loss_of(engine, a, &s));
-        train_on(t[0], &s, 0, 2, 1 / tokens_counted(&s));
-        CHECK(trainer_loss(t[0]) != 2 * first);
+        CHECK(first != trainer_loss(t[2]) && first != all);
+        trainer_forget(t[0]);
+        train_draw(t[0], &s, 0, 2, 1 / tokens_counted(&s), 2);
+        CHECK(trainer_loss(t[0]) != first);
+        trainer_forget(t[0]);
+        train_on(t[0], &s, 0, 2, 1 / tokens_counted(&s)); /* draws nothing */
+        CHECK(trainer_loss(t[0]) == all);
     }
     for (size_t i = 0; i < 3; i++) trainer_free(t[i]);
     adapter_free(a);
+    gm_engine_close(engine);
+}
+
+/* Measuring gives the losses of the sequences and changes nothing; without the trained adapter the model is what it was. A state that is
+ * written to another trainer gives the same steps, bit by bit. */
+static void test_train_measured(void) {
+    TEST("runs that are measured, and states");
+    gm_engine           *engine = open_tiny(tiny_dense);
+    adapter             *a = engine ? noisy_adapter(engine, "q,down,head", NULL, 1) : NULL;
+    adapter             *none = engine ? noisy_adapter(engine, "q,down,head", NULL, 1) : NULL;
+    const two_sequences  s = make_sequences();
+    trainer             *t = open_trainer(engine, (trainer_options){ .adapter = a });
+    trainer             *other = open_trainer(engine, (trainer_options){ .adapter = none });
+    error                e = { 0 };
+    const size_t         size = t ? trainer_state_size(t) : 0;
+    float               *state = malloc(size * sizeof *state);
+    const adamw_settings settings = { .rate = 1e-2, .beta = { 0.9, 0.999 }, .eps = 1e-8 };
+    for (size_t i = 0; none && i < none->count; i++)
+        memset(none->pairs[i].b, 0, (size_t)none->pairs[i].rank * none->pairs[i].out * sizeof(float));
+    const double plain = none ? loss_of(engine, none, &s) * tokens_counted(&s) : 0;
+    if (t && other && state) {
+        double norm;
+        train_on(t, &s, 0, 2, 1);
+        const double with = trainer_loss(t);
+        const double spans = trainer_span_loss(t, 0) + trainer_span_loss(t, 1);
+        CHECK(fabs(with - spans) < 1e-9 * with);
+        for (size_t without = 0; without < 2; without++) {
+            const train_run run = { .ids = s.ids,
+                                    .weights = s.weights,
+                                    .count = 2 * TOKENS - 7,
+                                    .spans = s.spans,
+                                    .span_count = 2,
+                                    .measured = true,
+                                    .without = without };
+            CHECK(!trainer_begin(t, &run, 1, &e));
+            while (trainer_work(t, 0, &e) == GM_AGAIN) {}
+            const double got = trainer_span_loss(t, 0) + trainer_span_loss(t, 1), want = without ? plain : with;
+            CHECK_MESSAGE(fabs(got - want) < 1e-6 * want, "measured %.9g, expected %.9g", got, want);
+        }
+        CHECK(trainer_loss(t) == with);
+        CHECK(!trainer_update(t, &settings, 1, &norm, &e));
+        CHECK(!trainer_read_state(t, state, INFINITY, &e) && !trainer_write_state(other, state, INFINITY, &e));
+        for (size_t step = 2; step < 4; step++) {
+            double norms[2];
+            train_on(t, &s, 0, 2, 1);
+            train_on(other, &s, 0, 2, 1);
+            CHECK(trainer_loss(t) == trainer_loss(other) && trainer_loss(t) < with);
+            CHECK(!trainer_update(t, &settings, step, &norms[0], &e) &&
+                  !trainer_update(other, &settings, step, &norms[1], &e) && norms[0] == norms[1]);
+        }
+        trainer_store(t, a);
+        CHECK(!trainer_read_state(other, state, INFINITY, &e));
+        trainer_state_adapter(other, state, none);
+        CHECK(!memcmp(a->digest, none->digest, sizeof a->digest));
+    }
+    free(state);
+    trainer_free(t);
+    trainer_free(other);
+    adapter_free(a);
+    adapter_free(none);
     gm_engine_close(engine);
 }
 
@@ -352,6 +421,7 @@ int main(void) {
     test_train_frozen();
     test_train_steps();
     test_train_dropout();
+    test_train_measured();
     test_schedules();
     test_train_refusals();
     return test_end();

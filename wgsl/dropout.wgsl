@@ -1,4 +1,5 @@
 // Dropout: out[t, r, i] = a · scale, or 0 where the random word i of row t · rows + r is less than `below` (src/graph/graph.h).
+// A key of ones: out = a.
 //
 //   a    f32, a view: value i of row r of entry t at a_offset + t · a_token_stride + r · a_row_stride + i     out  f32 [entries, rows, n]
 //   key  u32 [2]     dispatch (n / 256 rounded up, rows, entries): a thread has four values
@@ -27,7 +28,9 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     let row = at.z * rows + at.y;
     let source = a_offset + at.z * a_token_stride + at.y * a_row_stride;
     let words = philox_words(vec4<u32>(at.x, row, number, 0u), vec2<u32>(key[0], key[1]));
+    let all = (key[0] & key[1]) == 0xffffffffu;
     for (var i = 0u; i < 4u && 4u * at.x + i < n; i++) {
-        out[row * n + 4u * at.x + i] = select(a[source + 4u * at.x + i] * scale, 0.0, words[i] < below);
+        let x = a[source + 4u * at.x + i];
+        out[row * n + 4u * at.x + i] = select(select(x * scale, 0.0, words[i] < below), x, all);
     }
 }

@@ -292,6 +292,10 @@ static void dropout_row(const op *o, const cpu_context *c, size_t r, size_t n) {
     float       *y = row_at(c, o->out, r);
     uint32_t     key[2], words[4];
     memcpy(key, value_at(c, o->in[1]), sizeof key);
+    if ((key[0] & key[1]) == UINT32_MAX) {
+        memcpy(y, x, n * sizeof *y);
+        return;
+    }
     for (size_t i = 0; i < n; i++) {
         if (i % 4 == 0) philox((uint32_t[]){ (uint32_t)(i / 4), (uint32_t)r, o->stream, 0 }, key, words);
         y[i] = (double)words[i % 4] < below ? 0 : x[i] * scale;

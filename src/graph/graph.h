@@ -78,7 +78,8 @@
  *   ROW_DOT              a · b of each row: a [n, rows], b [n, rows or 1]  →  [rows]
  *   CONCAT               rows that consist of the rows of up to 8 inputs, one behind the other
  *   DROPOUT              a / (1 − factor) with the probability 1 − factor, else 0, for each value on its own. Value i of row r of the run is 0 if
- *                        word i mod 4 of Philox, counter [i / 4, r, stream, 0] and key b, a leaf [2] by run, is below factor · 2^32
+ *                        word i mod 4 of Philox, counter [i / 4, r, stream, 0] and key b, a leaf [2] by run, is below factor · 2^32.
+ *                        A key of two words 2^32 − 1 leaves all values as they are
  *   CROSS_ENTROPY        logits a [n] (before a soft cap of `factor`; 0: none), goals b [2]: a target as i32 bits, and a weight w  →  the
  *                        gradient of the logits a; second result [1]: the loss −w·ln p(target)
  *   LORA_GRADIENT        adds factor · Σ_rows p ⊗ q to the state b [rank · n], or [experts · rank · n] with routes d: p = the part of `slot` in

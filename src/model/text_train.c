@@ -88,7 +88,9 @@ static void build_head(const model *m, const train_graph_options *o, const bool 
     if (logits) {
         backward_note(&back, 0, end);
         backward_give(&back, logits, graph_cross_entropy(g, logits, out->goals, m->config.softcap, &loss));
+        const size_t split = g->op_count;
         backward_run(&back, 0, end);
+        if (g->op_count > split) g->split = split;
     }
     g->result = loss;
     if (out->gradient && loss) g->further[0] = graph_add(g, out->before, backward_gradient(&back, out->x));

@@ -1,8 +1,8 @@
 /* The graphs of training a text model's adapters.
  *
  * The body is the input and all layers, forward, and then backward from the gradient of what the last layer gives. It runs in two parts
- * (graph.split). The head is run in between, for a chunk of the tokens that count at a time: their loss, and its gradient, added to what
- * earlier chunks gave. */
+ * (graph.split). The head is run in between, for a chunk of the tokens that count at a time: their loss, and, as its second part, its gradient, added
+ * to what earlier chunks gave. */
 
 #ifndef GM_MODEL_TRAIN_H
 #define GM_MODEL_TRAIN_H

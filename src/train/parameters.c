@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRAIN_SETS = 2 }; /* none, and all slots */
+enum { TRAIN_SETS = 3 }; /* none, all slots, and all but the trained one */
 
 /* ---- layouts: a slot's values ↔ those of a pair ---- */
 
@@ -58,6 +58,11 @@ static float scale_of_b(const train_parameters *p, const adapter_pair *pair) {
 
 void train_part_store(const train_parameters *p, const train_part *part, bool gradient, float *out) {
     value_copy copy = { gradient ? part->gradient : part->values, out, gradient ? 1 : 1 / part->scale };
+    visit_values(&p->sites[part->site], part->pair, part->is_b, copy_into_pair, &copy);
+}
+
+void train_part_convert(const train_parameters *p, const train_part *part, const float *values, float *out) {
+    value_copy copy = { values, out, 1 / part->scale };
     visit_values(&p->sites[part->site], part->pair, part->is_b, copy_into_pair, &copy);
 }
 
@@ -152,7 +157,8 @@ gm_status train_parameters_make(train_parameters *p, const model *m, const adapt
     gm_status       status = all && table ? GM_OK : fail_memory(e, "the adapters", (count + 1) * sizeof *all);
     for (size_t i = 0; !status && i <= count; i++) {
         all[i] = i ? frozen[i - 1] : trained;
-        table[count + 1 + i] = i ? scales[i - 1] : 1;
+        table[TRAIN_SET_ALL * (count + 1) + i] = i ? scales[i - 1] : 1;
+        table[TRAIN_SET_FROZEN * (count + 1) + i] = i ? scales[i - 1] : 0;
     }
     if (!status) status = collect_sites(p, m, all, count + 1, e);
     if (!status) status = make_parts(p, all, count + 1, e);

@@ -31,13 +31,18 @@ typedef struct {
     float          width; /* the model's */
 } train_parameters;
 
-/* The adapters must outlive the parameters. frozen[i] counts times scales[i]. Records name set 1. */
+/* The sets that records name. */
+enum { TRAIN_SET_ALL = 1, TRAIN_SET_FROZEN = 2 }; /* with the trained adapter, and without it */
+
+/* The adapters must outlive the parameters. frozen[i] counts times scales[i]. */
 gm_status train_parameters_make(train_parameters *p, const model *m, const adapter *trained,
                                 const adapter *const *frozen, const float *scales, size_t count, error *e);
 void      train_parameters_free(train_parameters *p);
 
 /* Writes the values, or the gradients, of a part in the layout of an adapter's pair. */
 void train_part_store(const train_parameters *p, const train_part *part, bool gradient, float *out);
+/* The same of values from elsewhere, [size]. */
+void train_part_convert(const train_parameters *p, const train_part *part, const float *values, float *out);
 /* NULL: this is not trained. */
 const train_part *train_part_find(const train_parameters *p, const char *base, bool is_b);
 

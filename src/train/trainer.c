@@ -10,7 +10,7 @@
 
 #define TRAIN_LOGITS_BYTES (UINT64_C(64) << 20)
 
-typedef enum { TRAIN_IDLE, TRAIN_FORWARD, TRAIN_HEAD, TRAIN_BACKWARD } train_phase;
+typedef enum { TRAIN_IDLE, TRAIN_FORWARD, TRAIN_HEAD, TRAIN_HEAD_BACK, TRAIN_BACKWARD } train_phase;
 
 struct trainer {
     gm_engine       *engine;
@@ -25,11 +25,13 @@ struct trainer {
     size_t           tokens, chunk;
     uint32_t         kept;
     float            dropout;
-    uint64_t         seed, draws; /* of dropout; runs and chunks so far */
+    uint64_t         seed; /* of dropout */
     uint64_t         bytes;
     token_record    *records; /* [tokens] of the run */
     int32_t         *rows;    /* [tokens]: those whose next token counts, and */
     float           *goals;   /* [tokens, 2]: what it is and how much it weighs */
+    uint32_t        *owners;  /* [tokens]: the sequence of each of these rows */
+    double          *losses;  /* [tokens]: of the run's sequences */
     size_t           outputs;
     train_run        run;
     train_phase      phase;
@@ -41,6 +43,7 @@ const train_parameters *trainer_parameters(const trainer *t) { return &t->parame
 uint64_t                trainer_bytes(const trainer *t) { return t->bytes; }
 uint32_t                trainer_kept(const trainer *t) { return t->kept; }
 double                  trainer_loss(const trainer *t) { return t->loss; }
+double                  trainer_span_loss(const trainer *t, size_t span) { return t->losses[span]; }
 
 /* ---- making ---- */
 
@@ -136,7 +139,9 @@ static gm_status trainer_plan(trainer *t, const trainer_options *o, error *e) {
     t->records = trainer_alloc(t, t->tokens, sizeof *t->records, e);
     t->rows = t->records ? trainer_alloc(t, t->tokens, sizeof *t->rows, e) : NULL;
     t->goals = t->rows ? trainer_alloc(t, 2 * t->tokens, sizeof *t->goals, e) : NULL;
-    return t->goals ? trainer_open_kv(t, e) : e->status;
+    t->owners = t->goals ? trainer_alloc(t, t->tokens, sizeof *t->owners, e) : NULL;
+    t->losses = t->owners ? trainer_alloc(t, t->tokens, sizeof *t->losses, e) : NULL;
+    return t->losses ? trainer_open_kv(t, e) : e->status;
 }
 
 gm_status trainer_new(gm_engine *engine, const trainer_options *o, trainer **out, error *e) {
@@ -180,6 +185,8 @@ void trainer_free(trainer *t) {
     free(t->records);
     free(t->rows);
     free(t->goals);
+    free(t->owners);
+    free(t->losses);
     free(t);
 }
 
@@ -201,35 +208,53 @@ static gm_status train_run_check(const trainer *t, const train_run *run, error *
             return fail(e, GM_BAD_ARGUMENT, "token %d at %zu is not in the vocabulary of %u", (int)run->ids[i], i,
                         t->m->config.vocabulary);
     }
-    return GM_OK;
+    for (size_t i = 0; i < run->block_count; i++) {
+        if (run->blocks[i].count > run->count || run->blocks[i].first > run->count - run->blocks[i].count)
+            return fail(e, GM_BAD_ARGUMENT, "the block of %zu soft tokens at %zu is outside of the run of %zu",
+                        run->blocks[i].count, run->blocks[i].first, run->count);
+    }
+    return run->without && !run->measured
+               ? fail(e, GM_BAD_ARGUMENT, "a run without the trained adapter can only be measured")
+               : GM_OK;
 }
 
 /* Sequences lie one behind the other in the caches, in full layers as in sliding ones. */
 static void train_run_lay_out(trainer *t, const train_span *span, double share) {
     const record_sequence sequence = { .sequence = (uint32_t)(span - t->run.spans),
-                                       .adapter = 1,
+                                       .adapter = t->run.without ? TRAIN_SET_FROZEN : TRAIN_SET_ALL,
                                        .window = t->m->config.window,
                                        .own = (uint32_t)span->first,
                                        .ring = (uint32_t)span->first,
                                        .ring_slots = (uint32_t)span->count };
     records_of_text(t->records, span->first, &sequence, t->run.ids + span->first, 0, span->count);
     for (size_t i = span->first + 1; i < span->first + span->count; i++) {
-        if (!(t->run.weights[i] > 0) || t->run.ids[i] < 0) continue;
+        if (t->run.weights[i] == 0 || t->run.ids[i] < 0) continue;
         memcpy(&t->goals[2 * t->outputs], &t->run.ids[i], sizeof *t->goals);
         t->goals[2 * t->outputs + 1] = (float)(t->run.weights[i] * share);
+        t->owners[t->outputs] = sequence.sequence;
         t->rows[t->outputs++] = (int32_t)(i - 1);
     }
 }
 
-/* Other values are left out in every run, and in every chunk of the head. */
-static void draw_anew(trainer *t, size_t which) {
-    cpu_plan *plan = which ? t->head : t->body;
-    uint32_t  words[4];
-    if (!t->graphs.keys[which]) return;
-    t->draws++;
-    philox((uint32_t[]){ (uint32_t)t->draws, (uint32_t)(t->draws >> 32), 0, 0 },
-           (uint32_t[]){ (uint32_t)t->seed, (uint32_t)(t->seed >> 32) }, words);
-    memcpy(cpu_plan_leaf(plan, t->graphs.keys[which]), words, 2 * sizeof *words);
+/* Soft tokens are numbered by their rows, and those of a block see each other. */
+static void train_run_mark_soft(trainer *t) {
+    int32_t next = 0;
+    for (size_t i = 0; i < t->run.count; i++) {
+        if (t->run.ids[i] < 0) t->records[i].id = -1 - next++;
+    }
+    for (size_t i = 0; i < t->run.block_count; i++)
+        records_join_block(t->records + t->run.blocks[i].first, t->run.blocks[i].count);
+}
+
+/* Other values are left out in every run, in the body (0), and in every chunk of the head (from 1 on). */
+static void draw_anew(trainer *t, size_t part) {
+    tensor  *leaf = t->graphs.keys[part ? 1 : 0];
+    uint32_t words[4] = { UINT32_MAX, UINT32_MAX };
+    if (!leaf) return;
+    if (t->run.draw)
+        philox((uint32_t[]){ (uint32_t)t->run.draw, (uint32_t)(t->run.draw >> 32), (uint32_t)part, 0 },
+               (uint32_t[]){ (uint32_t)t->seed, (uint32_t)(t->seed >> 32) }, words);
+    memcpy(cpu_plan_leaf(part ? t->head : t->body, leaf), words, 2 * sizeof *words);
 }
 
 gm_status trainer_begin(trainer *t, const train_run *run, double share, error *e) {
@@ -237,7 +262,9 @@ gm_status trainer_begin(trainer *t, const train_run *run, double share, error *e
     TRY(train_run_check(t, run, e));
     t->run = *run;
     t->outputs = t->done = 0;
+    for (size_t i = 0; i < run->span_count; i++) t->losses[i] = 0;
     for (size_t i = 0; i < run->span_count; i++) train_run_lay_out(t, &t->run.spans[i], share);
+    train_run_mark_soft(t);
     t->phase = t->outputs ? TRAIN_FORWARD : TRAIN_IDLE;
     draw_anew(t, 0);
     draw_anew(t, 1);
@@ -270,21 +297,38 @@ static gm_status work_forward(trainer *t, double deadline) {
     return GM_OK;
 }
 
-/* One chunk of the tokens that count. */
+static size_t chunk_outputs(const trainer *t) { return min_size(t->chunk, t->outputs - t->done); }
+
+static void chunk_end(trainer *t) {
+    t->done += chunk_outputs(t);
+    draw_anew(t, 1 + t->done);
+    t->phase = TRAIN_HEAD;
+    if (t->done < t->outputs) return;
+    t->phase = t->graphs.gradient && !t->run.measured ? TRAIN_BACKWARD : TRAIN_IDLE;
+    if (t->phase == TRAIN_BACKWARD)
+        pass_rows(t, cpu_plan_leaf(t->body, t->graphs.gradient), cpu_plan_leaf(t->head, t->graphs.before));
+}
+
+/* The loss of one chunk of the tokens that count. */
 static gm_status work_head(trainer *t, double deadline) {
-    const size_t     n = min_size(t->chunk, t->outputs - t->done);
+    const size_t     n = chunk_outputs(t);
     const cpu_inputs in = run_inputs_of(t, t->done, n);
     memcpy(cpu_plan_leaf(t->head, t->graphs.goals), t->goals + 2 * t->done, 2 * n * sizeof *t->goals);
-    const gm_status status = cpu_plan_step(t->head, &in, deadline);
+    const gm_status status = cpu_plan_step_part(t->head, &in, 0, deadline);
     if (status) return status;
-    for (size_t i = 0; i < n; i++) t->loss += cpu_plan_result(t->head)[i];
+    for (size_t i = 0; i < n; i++) t->losses[t->owners[t->done + i]] += cpu_plan_result(t->head)[i];
+    for (size_t i = 0; i < n && !t->run.measured; i++) t->loss += cpu_plan_result(t->head)[i];
+    if (t->graphs.head.split && !t->run.measured) t->phase = TRAIN_HEAD_BACK;
+    else chunk_end(t);
+    return GM_OK;
+}
+
+static gm_status work_head_back(trainer *t, double deadline) {
+    const cpu_inputs in = run_inputs_of(t, t->done, chunk_outputs(t));
+    const gm_status  status = cpu_plan_step_part(t->head, &in, 1, deadline);
+    if (status) return status;
     if (t->graphs.before) pass_rows(t, cpu_plan_leaf(t->head, t->graphs.before), cpu_plan_results(t->head, 1));
-    t->done += n;
-    draw_anew(t, 1);
-    if (t->done < t->outputs) return GM_OK;
-    t->phase = t->graphs.gradient ? TRAIN_BACKWARD : TRAIN_IDLE;
-    if (t->graphs.gradient)
-        pass_rows(t, cpu_plan_leaf(t->body, t->graphs.gradient), cpu_plan_leaf(t->head, t->graphs.before));
+    chunk_end(t);
     return GM_OK;
 }
 
@@ -298,9 +342,10 @@ static gm_status work_backward(trainer *t, double deadline) {
 gm_status trainer_work(trainer *t, double deadline, error *e) {
     (void)e;
     while (t->phase != TRAIN_IDLE) {
-        const gm_status status = t->phase == TRAIN_FORWARD ? work_forward(t, deadline)
-                                 : t->phase == TRAIN_HEAD  ? work_head(t, deadline)
-                                                           : work_backward(t, deadline);
+        const gm_status status = t->phase == TRAIN_FORWARD     ? work_forward(t, deadline)
+                                 : t->phase == TRAIN_HEAD      ? work_head(t, deadline)
+                                 : t->phase == TRAIN_HEAD_BACK ? work_head_back(t, deadline)
+                                                               : work_backward(t, deadline);
         if (status) return status;
         if (t->phase != TRAIN_IDLE && clock_seconds() > deadline) return GM_AGAIN;
     }
@@ -356,6 +401,63 @@ void trainer_store(const trainer *t, adapter *into) {
         const train_part   *part = &t->parameters.parts[i];
         const adapter_pair *pair = part->pair ? adapter_find(into, part->pair->base) : NULL;
         if (pair) train_part_store(&t->parameters, part, false, part->is_b ? pair->b : pair->a);
+    }
+    adapter_hash(into);
+}
+
+gm_status trainer_reduce(trainer *t, train_reduce reduce, void *user, error *e) {
+    for (size_t i = 0; i < t->parameters.count; i++) {
+        const train_part *part = &t->parameters.parts[i];
+        if (part->gradient) TRY(reduce(user, part->gradient, (size_t)part->size, e));
+    }
+    return GM_OK;
+}
+
+/* ---- the state ---- */
+
+/* Part after part: its values (slot 0 of all), then both moments. */
+static float *state_piece(const train_part *part, size_t piece) {
+    return piece ? part->moments[piece - 1] : part->values;
+}
+
+size_t trainer_state_size(const trainer *t) {
+    size_t size = 0;
+    for (size_t i = 0; i < t->parameters.count; i++)
+        size += t->parameters.parts[i].pair ? 3 * (size_t)t->parameters.parts[i].size : 0;
+    return size;
+}
+
+gm_status trainer_read_state(trainer *t, float *out, double deadline, error *e) {
+    (void)deadline;
+    (void)e;
+    for (size_t i = 0; i < 3 * t->parameters.count; i++) {
+        const train_part *part = &t->parameters.parts[i / 3];
+        if (!part->pair) continue;
+        memcpy(out, state_piece(part, i % 3), (size_t)part->size * sizeof *out);
+        out += part->size;
+    }
+    return GM_OK;
+}
+
+gm_status trainer_write_state(trainer *t, const float *state, double deadline, error *e) {
+    (void)deadline;
+    (void)e;
+    for (size_t i = 0; i < 3 * t->parameters.count; i++) {
+        const train_part *part = &t->parameters.parts[i / 3];
+        if (!part->pair) continue;
+        memcpy(state_piece(part, i % 3), state, (size_t)part->size * sizeof *state);
+        state += part->size;
+    }
+    return GM_OK;
+}
+
+void trainer_state_adapter(const trainer *t, const float *state, adapter *into) {
+    for (size_t i = 0; i < t->parameters.count; i++) {
+        const train_part *part = &t->parameters.parts[i];
+        if (!part->pair) continue;
+        const adapter_pair *pair = adapter_find(into, part->pair->base);
+        if (pair) train_part_convert(&t->parameters, part, state, part->is_b ? pair->b : pair->a);
+        state += 3 * (size_t)part->size;
     }
     adapter_hash(into);
 }

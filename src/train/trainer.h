@@ -6,7 +6,7 @@
  *         trainer_update
  *
  * Gradients and the loss add up over the runs. Each counted token weighs `share`, so with 1 / (all counted tokens of the step) the loss is
- * their mean, however they are divided into runs. All functions are called between engine_enter and engine_leave. */
+ * their mean, however they are divided into runs. A run may also be measured only, which changes nothing. All functions are called between engine_enter and engine_leave. */
 
 #ifndef GM_TRAINER_H
 #define GM_TRAINER_H
@@ -44,7 +44,14 @@ typedef struct {
     size_t            count;
     const train_span *spans; /* one behind the other, all tokens together */
     size_t            span_count;
-    const float      *given; /* the rows of soft tokens */
+    const float      *given; /* the rows of soft tokens: the i-th from the start of the run has row i */
+    /* Soft tokens that see each other in sliding layers, such as those of a picture: places in the run. */
+    const train_span *blocks;
+    size_t            block_count;
+    uint64_t          draw; /* what dropout leaves out, the same by the same number; 0: nothing */
+    bool
+        measured; /* only the losses of the sequences are wanted: no gradients, and nothing is added to the step's loss */
+    bool without; /* without the trained adapter; only if measured */
 } train_run;
 
 /* `run` must stay until the work is done. */
@@ -55,6 +62,12 @@ void trainer_forget(trainer *t);
 
 /* Of the runs since the last update. */
 double trainer_loss(const trainer *t);
+/* Of a sequence of the last run: the sum over its tokens. */
+double trainer_span_loss(const trainer *t, size_t span);
+
+/* Between the last run of a step and its update: sums the gradients over several processes. */
+typedef gm_status (*train_reduce)(void *user, float *values, size_t count, error *e);
+gm_status trainer_reduce(trainer *t, train_reduce reduce, void *user, error *e);
 
 typedef struct {
     double rate, beta[2], eps, decay;
@@ -67,6 +80,14 @@ gm_status trainer_update(trainer *t, const adamw_settings *settings, uint64_t st
 
 /* Writes the values as they are now into the trained adapter, or into another with the same pairs. */
 void trainer_store(const trainer *t, adapter *into);
+
+/* All that steps change: for each trained part its values and two moments, so many floats. Read and written between steps, with a
+ * deadline: GM_AGAIN. Training that goes on from a state gives the same bits. */
+size_t    trainer_state_size(const trainer *t);
+gm_status trainer_read_state(trainer *t, float *out, double deadline, error *e);
+gm_status trainer_write_state(trainer *t, const float *state, double deadline, error *e);
+/* Writes the values of a state into an adapter with the pairs of the trained one. */
+void trainer_state_adapter(const trainer *t, const float *state, adapter *into);
 
 const train_parameters *trainer_parameters(const trainer *t);
 uint64_t                trainer_bytes(const trainer *t); /* of its memory */
