@@ -57,6 +57,30 @@ void adapter_free(adapter *a) {
     free(a);
 }
 
+gm_status adapter_like(const adapter *a, const char *name, adapter **out, error *e) {
+    adapter *like = calloc(1, sizeof *like);
+    if (!like) return fail_memory(e, "an adapter", sizeof *like);
+    like->pairs = arena_array(&like->memory, a->count + 1, sizeof *like->pairs);
+    like->name = arena_copy(&like->memory, str_of(name));
+    like->prefix = arena_copy(&like->memory, str_of(a->prefix));
+    like->base_model = a->base_model ? arena_copy(&like->memory, str_of(a->base_model)) : NULL;
+    bool all = like->pairs && like->name && like->prefix && !a->base_model == !like->base_model;
+    for (size_t i = 0; all && i < a->count; i++) {
+        adapter_pair  *p = &like->pairs[like->count++];
+        const uint64_t rows = (uint64_t)a->pairs[i].experts * a->pairs[i].rank;
+        *p = a->pairs[i];
+        p->a = arena_array(&like->memory, (size_t)(rows * p->in), sizeof *p->a);
+        p->b = arena_array(&like->memory, (size_t)(rows * p->out), sizeof *p->b);
+        all = p->a && p->b;
+    }
+    like->bytes = a->bytes;
+    *out = like;
+    if (all) return adapter_hash(like), GM_OK;
+    adapter_free(like);
+    *out = NULL;
+    return fail_memory(e, "an adapter", a->bytes);
+}
+
 /* ---- joining ---- */
 
 static int half_compare(const void *a, const void *b) {

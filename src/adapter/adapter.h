@@ -47,6 +47,9 @@ const char *adapter_kind(const char *base, char out[ADAPTER_NAME]);
 char               *adapter_name_of(const char *path, arena *a);
 const adapter_pair *adapter_find(const adapter *a, const char *base); /* NULL: it does not correct this tensor */
 
+/* An adapter with the same pairs, whose values are all 0. */
+gm_status adapter_like(const adapter *a, const char *name, adapter **out, error *e);
+
 void adapter_hash(adapter *a); /* makes the digest anew, after values have changed */
 
 /* ---- reading ---- */

@@ -46,6 +46,13 @@ static gm_status trained_adapter(const check_state *c, const adapter **out, erro
     return a->own ? fail(e, GM_UNSUPPORTED, "a model with adapters of its own cannot be compared") : GM_OK;
 }
 
+/* A turn of a job that returned GM_AGAIN. */
+static gm_status train_turn(gm_status status, error *e) {
+    return status == GM_AGAIN && interrupted() ? fail(e, GM_CANCELLED, "interrupted") : status;
+}
+
+static double train_deadline(void) { return clock_seconds() + 0.1; }
+
 /* Forward and backward over all tokens; `weights` become shares of the mean. */
 static gm_status train_once(trainer *t, const int32_t *ids, const float *weights, size_t count, error *e) {
     const train_span span = { 0, count };
@@ -54,9 +61,7 @@ static gm_status train_once(trainer *t, const int32_t *ids, const float *weights
     gm_status        status;
     for (size_t i = 1; i < count; i++) counted += (double)weights[i];
     TRY(trainer_begin(t, &run, 1 / counted, e));
-    while ((status = trainer_work(t, clock_seconds() + 0.1, e)) == GM_AGAIN) {
-        if (interrupted()) return fail(e, GM_CANCELLED, "interrupted");
-    }
+    while ((status = train_turn(trainer_work(t, train_deadline(), e), e)) == GM_AGAIN) {}
     return status;
 }
 
@@ -65,6 +70,7 @@ typedef struct check_training {
     float         *weights;
     size_t         count;
     trainer       *trainer;
+    adapter       *gradients; /* in the place of an adapter's values */
 } check_training;
 
 static gm_status training_begin(check_state *c, check_training *out, error *e) {
@@ -79,8 +85,17 @@ static gm_status training_begin(check_state *c, check_training *out, error *e) {
 static void training_end(check_training *t) {
     if (!t) return;
     trainer_free(t->trainer);
+    adapter_free(t->gradients);
     free(t->weights);
     *t = (check_training){ 0 };
+}
+
+static gm_status read_gradients(check_training *t, error *e) {
+    gm_status status = adapter_like(trainer_parameters(t->trainer)->adapters[0], "gradients", &t->gradients, e);
+    if (status) return status;
+    do status = train_turn(trainer_store(t->trainer, TRAIN_GRADIENT, t->gradients, train_deadline(), e), e);
+    while (status == GM_AGAIN);
+    return status;
 }
 
 /* The loss and all gradients are computed once. */
@@ -91,6 +106,7 @@ static gm_status need_gradients(check_state *c, error *e) {
     if (!t) return fail_memory(e, "a training run", sizeof *t);
     gm_status status = training_begin(c, t, &c->training_problem);
     if (!status) status = train_once(t->trainer, t->ids, t->weights, t->count, &c->training_problem);
+    if (!status) status = read_gradients(t, &c->training_problem);
     if (!status) {
         c->training = t;
         return GM_OK;
@@ -133,16 +149,20 @@ gm_status check_gradient(check_state *c, const gguf_tensor *want, const char *re
             if (!strcmp(module, modules[i][0])) snprintf(base, sizeof base, "blk.%u.%s.weight", layer, modules[i][1]);
         }
     }
-    const train_parameters *p = trainer_parameters(c->training->trainer);
-    const train_part       *part = train_part_find(p, base, half == 'B');
-    if (!part) return fail(e, GM_BAD_ARGUMENT, "the adapter has no such part");
-    TRY(check_floats(want, (uint64_t)part->pair->rank * (part->is_b ? part->pair->out : part->pair->in), e));
-    float *got = malloc((size_t)want->count * sizeof *got);
-    if (!got) return fail_memory(e, "a gradient", want->count * sizeof *got);
-    train_part_store(p, part, true, got);
-    result->error = relative_error(got, check_values_of(c->expect, want), want->count);
-    free(got);
+    const bool          is_b = half == 'B';
+    const adapter_pair *pair = adapter_find(c->training->gradients, base);
+    if (!pair) return fail(e, GM_BAD_ARGUMENT, "the adapter has no such part");
+    TRY(check_floats(want, (uint64_t)pair->rank * (is_b ? pair->out : pair->in), e));
+    result->error = relative_error(is_b ? pair->b : pair->a, check_values_of(c->expect, want), want->count);
     return GM_OK;
+}
+
+static gm_status update_once(trainer *t, const adamw_settings *settings, uint64_t step, error *e) {
+    double    norm;
+    gm_status status;
+    do status = train_turn(trainer_update(t, settings, step, &norm, train_deadline(), e), e);
+    while (status == GM_AGAIN);
+    return status;
 }
 
 gm_status check_adamw_losses(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
@@ -156,10 +176,9 @@ gm_status check_adamw_losses(check_state *c, const gguf_tensor *want, const char
     if (!status && !losses) status = fail_memory(e, "the losses", want->count * sizeof *losses);
     if (!status) status = training_begin(c, &t, e);
     for (size_t i = 0; !status && i < want->count; i++) {
-        double norm;
         status = train_once(t.trainer, t.ids, t.weights, t.count, e);
         if (!status) losses[i] = (float)trainer_loss(t.trainer);
-        if (!status) status = trainer_update(t.trainer, &settings, i + 1, &norm, e);
+        if (!status) status = update_once(t.trainer, &settings, i + 1, e);
     }
     if (!status) result->error = relative_error(losses, check_values_of(c->expect, want), want->count);
     training_end(&t);

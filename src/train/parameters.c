@@ -56,14 +56,19 @@ static float scale_of_b(const train_parameters *p, const adapter_pair *pair) {
     return pair->scale * (adapter_is_embedding(pair) ? sqrtf(p->width) : 1);
 }
 
-void train_part_store(const train_parameters *p, const train_part *part, bool gradient, float *out) {
-    value_copy copy = { gradient ? part->gradient : part->values, out, gradient ? 1 : 1 / part->scale };
+void train_part_store(const train_parameters *p, const train_part *part, train_state what, const float *slot,
+                      const adapter_pair *into) {
+    value_copy copy = { slot, part->is_b ? into->b : into->a, what == TRAIN_VALUES ? 1 / part->scale : 1 };
     visit_values(&p->sites[part->site], part->pair, part->is_b, copy_into_pair, &copy);
 }
 
-void train_part_convert(const train_parameters *p, const train_part *part, const float *values, float *out) {
-    value_copy copy = { values, out, 1 / part->scale };
-    visit_values(&p->sites[part->site], part->pair, part->is_b, copy_into_pair, &copy);
+void train_part_fill(const train_parameters *p, const train_part *part, size_t slot, float *out) {
+    const model_site   *site = &p->sites[part->site];
+    const adapter_pair *pair = adapter_find(p->adapters[slot], site->base);
+    memset(out, 0, (size_t)part->size * sizeof *out);
+    if (!pair) return;
+    value_copy copy = { part->is_b ? pair->b : pair->a, out, part->is_b ? scale_of_b(p, pair) : 1 };
+    visit_values(site, pair, part->is_b, copy_into_slot, &copy);
 }
 
 const train_part *train_part_find(const train_parameters *p, const char *base, bool is_b) {
@@ -97,75 +102,80 @@ static gm_status collect_sites(train_parameters *p, const model *m, const adapte
                           : fail(e, GM_BAD_ARGUMENT, "the adapter corrects no weight that this model computes with");
 }
 
-static float *new_values(train_parameters *p, uint64_t count) {
-    if (count > SIZE_MAX / sizeof(float)) return NULL;
+/* In memory, or a number for a vector on the GPU. */
+static gm_status make_state(train_parameters *p, train_part *part, train_state what, uint64_t count, uint64_t *places,
+                            error *e) {
     p->bytes += count * sizeof(float);
-    return calloc((size_t)count, sizeof(float));
+    part->tensors[what] =
+        (tensor){ .kind = TENSOR_WEIGHT, .type = TYPE_F32, .ne = { count, 1, 1 }, .name = p->sites[part->site].base };
+    if (places) {
+        part->tensors[what].place = *places += MODEL_PLACES;
+        return GM_OK;
+    }
+    part->states[what] = count > SIZE_MAX / sizeof(float) ? NULL : calloc((size_t)count, sizeof(float));
+    part->tensors[what].data = part->states[what];
+    return part->states[what] ? GM_OK : fail_memory(e, "the adapter's values", count * sizeof(float));
 }
 
-static tensor state_tensor(const char *name, uint64_t n, const float *data) {
-    return (tensor){ .kind = TENSOR_WEIGHT, .type = TYPE_F32, .ne = { n, 1, 1 }, .data = data, .name = name };
-}
-
-static gm_status make_part(train_parameters *p, train_part *part, const adapter *const *all, size_t count, error *e) {
+static gm_status make_values(train_parameters *p, train_part *part, size_t slots, uint64_t *places, error *e) {
     const model_site *site = &p->sites[part->site];
-    const uint64_t    size = site->experts * site->rank * (part->is_b ? site->out : site->in);
-    part->size = size;
-    part->values = new_values(p, size * count);
-    if (!part->values) return fail_memory(e, "the adapter's values", size * count * sizeof(float));
-    for (size_t slot = 0; slot < count; slot++) {
-        const adapter_pair *pair = adapter_find(all[slot], site->base);
-        if (!pair) continue;
-        const float scale = part->is_b ? scale_of_b(p, pair) : 1;
-        value_copy  copy = { part->is_b ? pair->b : pair->a, part->values + slot * size, scale };
-        visit_values(site, pair, part->is_b, copy_into_slot, &copy);
-        if (slot) continue;
-        part->pair = pair;
-        part->scale = scale;
-    }
-    part->tensors[0] = state_tensor(site->base, size * count, part->values);
-    if (!part->pair) return GM_OK;
-    for (size_t i = 0; i < 3; i++) {
-        float **state = i ? &part->moments[i - 1] : &part->gradient;
-        *state = new_values(p, size);
-        if (!*state) return fail_memory(e, "the optimiser's values", size * sizeof(float));
-        part->tensors[1 + i] = state_tensor(site->base, size, *state);
-    }
-    p->trained[p->trained_count++] =
-        (backward_part){ .weight = &part->tensors[0], .gradient = &part->tensors[1], .factor = part->scale };
+    part->size = site->experts * site->rank * (part->is_b ? site->out : site->in);
+    part->pair = adapter_find(p->adapters[0], site->base);
+    part->scale = part->pair && part->is_b ? scale_of_b(p, part->pair) : 1;
+    TRY(make_state(p, part, TRAIN_VALUES, part->size * slots, places, e));
+    for (size_t i = 0; i < slots && !places; i++)
+        train_part_fill(p, part, i, part->states[TRAIN_VALUES] + i * part->size);
     return GM_OK;
 }
 
-static gm_status make_parts(train_parameters *p, const adapter *const *all, size_t count, error *e) {
+static gm_status make_trained(train_parameters *p, train_part *part, uint64_t *places, error *e) {
+    for (train_state i = TRAIN_GRADIENT; i < TRAIN_STATES; i++) TRY(make_state(p, part, i, part->size, places, e));
+    p->trained[p->trained_count++] = (backward_part){ .weight = &part->tensors[TRAIN_VALUES],
+                                                      .gradient = &part->tensors[TRAIN_GRADIENT],
+                                                      .factor = part->scale };
+    return GM_OK;
+}
+
+/* The values of A and B of a site are at places one after the other. */
+static gm_status make_parts(train_parameters *p, size_t slots, uint64_t *places, error *e) {
     p->count = 2 * p->model.count;
     p->parts = arena_array(&p->memory, p->count, sizeof *p->parts);
     p->trained = arena_array(&p->memory, p->count, sizeof *p->trained);
     if (!p->parts || !p->trained) return fail_memory(e, "the adapter's parts", p->count * sizeof *p->parts);
     for (size_t i = 0; i < p->count; i++) {
-        p->parts[i] = (train_part){ .site = i / 2, .is_b = i % 2 };
-        TRY(make_part(p, &p->parts[i], all, count, e));
-        *(i % 2 ? &p->sites[i / 2].b : &p->sites[i / 2].a) = p->parts[i].values;
+        train_part *part = &p->parts[i];
+        model_site *site = &p->sites[i / 2];
+        *part = (train_part){ .site = i / 2, .is_b = i % 2 };
+        TRY(make_values(p, part, slots, places, e));
+        *(part->is_b ? &site->b : &site->a) = part->states[TRAIN_VALUES];
+        if (!part->is_b) site->place = part->tensors[TRAIN_VALUES].place;
+    }
+    for (size_t i = 0; i < p->count; i++) {
+        if (p->parts[i].pair) TRY(make_trained(p, &p->parts[i], places, e));
     }
     return GM_OK;
 }
 
 gm_status train_parameters_make(train_parameters *p, const model *m, const adapter *trained,
-                                const adapter *const *frozen, const float *scales, size_t count, error *e) {
+                                const adapter *const *frozen, const float *scales, size_t count, uint64_t *places,
+                                error *e) {
     *p = (train_parameters){ .width = (float)m->config.width };
-    const adapter **all = arena_array(&p->memory, count + 1, sizeof *all);
-    float          *table = arena_array(&p->memory, TRAIN_SETS * (count + 1), sizeof *table);
-    gm_status       status = all && table ? GM_OK : fail_memory(e, "the adapters", (count + 1) * sizeof *all);
+    p->adapters = arena_array(&p->memory, count + 1, sizeof *p->adapters);
+    p->table = arena_array(&p->memory, TRAIN_SETS * (count + 1), sizeof *p->table);
+    gm_status status =
+        p->adapters && p->table ? GM_OK : fail_memory(e, "the adapters", (count + 1) * sizeof *p->adapters);
     for (size_t i = 0; !status && i <= count; i++) {
-        all[i] = i ? frozen[i - 1] : trained;
-        table[TRAIN_SET_ALL * (count + 1) + i] = i ? scales[i - 1] : 1;
-        table[TRAIN_SET_FROZEN * (count + 1) + i] = i ? scales[i - 1] : 0;
+        p->adapters[i] = i ? frozen[i - 1] : trained;
+        p->table[TRAIN_SET_ALL * (count + 1) + i] = i ? scales[i - 1] : 1;
+        p->table[TRAIN_SET_FROZEN * (count + 1) + i] = i ? scales[i - 1] : 0;
     }
-    if (!status) status = collect_sites(p, m, all, count + 1, e);
-    if (!status) status = make_parts(p, all, count + 1, e);
+    if (!status) status = collect_sites(p, m, p->adapters, count + 1, e);
+    if (!status) status = make_parts(p, count + 1, places, e);
     p->model.sites = p->sites;
     p->model.slots = (uint32_t)count + 1;
     p->model.sets = TRAIN_SETS;
-    p->model.table = table;
+    if (places) p->model.place = *places += MODEL_PLACES;
+    else p->model.table = p->table;
     if (status) train_parameters_free(p);
     return status;
 }
@@ -173,10 +183,7 @@ gm_status train_parameters_make(train_parameters *p, const model *m, const adapt
 void train_parameters_free(train_parameters *p) {
     for (size_t i = 0; i < p->count && p->parts; i++) {
         train_part *part = &p->parts[i];
-        free(part->values);
-        free(part->gradient);
-        free(part->moments[0]);
-        free(part->moments[1]);
+        for (train_state what = 0; what < TRAIN_STATES; what++) free(part->states[what]);
     }
     arena_free(&p->memory);
     *p = (train_parameters){ 0 };

@@ -3,10 +3,16 @@
  *     trainer_new
  *     for each step:
  *         for each of its runs: trainer_begin, trainer_work until it is not GM_AGAIN
- *         trainer_update
+ *         trainer_update until it is not GM_AGAIN
  *
  * Gradients and the loss add up over the runs. Each counted token weighs `share`, so with 1 / (all counted tokens of the step) the loss is
- * their mean, however they are divided into runs. A run may also be measured only, which changes nothing. All functions are called between engine_enter and engine_leave. */
+ * their mean, however they are divided into runs. A run may also be measured only, which changes nothing.
+ *
+ * The engine's backend computes. On a GPU everything stays there: a run brings back its losses, and an update the norm of the gradients.
+ * Functions with a deadline return GM_AGAIN when it has passed, or when the GPU is not ready: call them again with the same arguments. In a
+ * page, let the event loop run first; natively they wait for the GPU until the deadline.
+ *
+ * All functions are called between engine_enter and engine_leave. */
 
 #ifndef GM_TRAINER_H
 #define GM_TRAINER_H
@@ -67,7 +73,7 @@ double trainer_span_loss(const trainer *t, size_t span);
 
 /* Between the last run of a step and its update: sums the gradients over several processes. */
 typedef gm_status (*train_reduce)(void *user, float *values, size_t count, error *e);
-gm_status trainer_reduce(trainer *t, train_reduce reduce, void *user, error *e);
+gm_status trainer_reduce(trainer *t, train_reduce reduce, void *user, double deadline, error *e);
 
 typedef struct {
     double rate, beta[2], eps, decay;
@@ -76,13 +82,15 @@ typedef struct {
 
 /* Step number `step`, from 1 on. *norm: that of all gradients before they were clipped. If it is not finite, the parameters and
  * the gradients are as before. */
-gm_status trainer_update(trainer *t, const adamw_settings *settings, uint64_t step, double *norm, error *e);
+gm_status trainer_update(trainer *t, const adamw_settings *settings, uint64_t step, double *norm, double deadline,
+                         error *e);
 
-/* Writes the values as they are now into the trained adapter, or into another with the same pairs. */
-void trainer_store(const trainer *t, adapter *into);
+/* Writes a state of all parts as it is now into an adapter with the same pairs: with the values, that is the adapter that was trained. Between
+ * runs. */
+gm_status trainer_store(trainer *t, train_state what, adapter *into, double deadline, error *e);
 
-/* All that steps change: for each trained part its values and two moments, so many floats. Read and written between steps, with a
- * deadline: GM_AGAIN. Training that goes on from a state gives the same bits. */
+/* All that steps change: for each trained part its values and two moments, so many floats. Read and written between steps.
+ * Training that goes on from a state gives the same bits. */
 size_t    trainer_state_size(const trainer *t);
 gm_status trainer_read_state(trainer *t, float *out, double deadline, error *e);
 gm_status trainer_write_state(trainer *t, const float *state, double deadline, error *e);
