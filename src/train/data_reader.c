@@ -2,17 +2,48 @@
 
 #include "train/data_parts.h"
 
+#include <string.h>
+
+enum { READER_STEP = 1 << 18 };
+
+gm_status data_changed(const data_reader *r, error *e) {
+    return fail(e, GM_BAD_FILE, "%s has changed since it was read; start again with the file as it is now", r->name);
+}
+
+/* ---- files ---- */
+
+#ifdef __wasm__ /* no files: data come as bytes */
+
+static gm_status reader_open_file(data_reader *r, const char *path, error *e) {
+    (void)r;
+    return fail(e, GM_UNSUPPORTED, "%s: this build cannot open files; hand the bytes in", path);
+}
+
+static void reader_close_file(int file) { (void)file; }
+
+gm_status data_reader_check(const data_reader *r, error *e) {
+    (void)r, (void)e;
+    return GM_OK;
+}
+
+static gm_status reader_fill(int file, const char *name, uint64_t at, size_t want, buffer *out, error *e) {
+    (void)file, (void)at, (void)want, (void)out;
+    return fail(e, GM_UNSUPPORTED, "%s: this build cannot read files", name);
+}
+
+static gm_status reader_open_media(const data_reader *r, const char *path, int *out, error *e) {
+    (void)r, (void)out;
+    return fail(e, GM_UNSUPPORTED, "%s: this build cannot read files", path);
+}
+
+#else
+
 #include "store/below.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { READER_STEP = 1 << 18 };
-
-/* ---- opening ---- */
 
 static gm_status reader_stat(const data_reader *r, struct stat *about, error *e) {
     if (!fstat(r->file, about)) return GM_OK;
@@ -31,15 +62,9 @@ static gm_status reader_open_folder(data_reader *r, const char *path, error *e) 
     return GM_OK; /* only examples with media need it */
 }
 
-gm_status data_reader_open(data_reader *r, const data_source *from, error *e) {
+static gm_status reader_open_file(data_reader *r, const char *path, error *e) {
     struct stat about;
-    *r = (data_reader){ .source = from, .name = from->path ? from->path : from->name, .file = -1, .folder = -1 };
-    if (!r->name) r->name = "the data";
-    if (!from->path) {
-        r->length = from->bytes.length;
-        return GM_OK;
-    }
-    r->file = open_regular_file(from->path);
+    r->file = open_regular_file(path);
     if (r->file < 0 && errno == EINVAL)
         return fail(e, GM_BAD_ARGUMENT, "%s: expected a file, found a folder or a device", r->name);
     if (r->file < 0)
@@ -49,19 +74,11 @@ gm_status data_reader_open(data_reader *r, const data_source *from, error *e) {
     r->length = (uint64_t)about.st_size;
     r->modified[0] = about.st_mtim.tv_sec;
     r->modified[1] = about.st_mtim.tv_nsec;
-    return reader_open_folder(r, from->path, e);
+    return reader_open_folder(r, path, e);
 }
 
-void data_reader_close(data_reader *r) {
-    if (r->file >= 0) close(r->file);
-    if (r->folder >= 0) close(r->folder);
-    buffer_free(&r->window);
-}
-
-/* ---- reading ---- */
-
-gm_status data_changed(const data_reader *r, error *e) {
-    return fail(e, GM_BAD_FILE, "%s has changed since it was read; start again with the file as it is now", r->name);
+static void reader_close_file(int file) {
+    if (file >= 0) close(file);
 }
 
 gm_status data_reader_check(const data_reader *r, error *e) {
@@ -85,6 +102,31 @@ static gm_status reader_fill(int file, const char *name, uint64_t at, size_t wan
         got += (size_t)n;
     }
     return GM_OK;
+}
+
+static gm_status reader_open_media(const data_reader *r, const char *path, int *out, error *e) {
+    *out = below_open_file(r->folder, path);
+    if (*out >= 0) return GM_OK;
+    if (errno == ELOOP) return fail(e, GM_BAD_FILE, "%s is a link, or below one; links are not followed", path);
+    if (errno == EINVAL) return fail(e, GM_BAD_FILE, "%s is not a regular file", path);
+    return fail(e, GM_BAD_FILE, "%s cannot be opened: %s", path, strerror(errno));
+}
+
+#endif
+
+/* ---- opening and reading ---- */
+
+gm_status data_reader_open(data_reader *r, const data_source *from, error *e) {
+    *r = (data_reader){ .source = from, .name = from->path ? from->path : from->name, .file = -1, .folder = -1 };
+    if (!r->name) r->name = "the data";
+    r->length = from->bytes.length;
+    return from->path ? reader_open_file(r, from->path, e) : GM_OK;
+}
+
+void data_reader_close(data_reader *r) {
+    reader_close_file(r->file);
+    reader_close_file(r->folder);
+    buffer_free(&r->window);
 }
 
 gm_status data_reader_peek(data_reader *r, uint64_t at, size_t want, str *out, error *e) {
@@ -119,14 +161,6 @@ static bool reader_leads_outside(const char *path) {
     }
 }
 
-static gm_status reader_open_media(const data_reader *r, const char *path, int *out, error *e) {
-    *out = below_open_file(r->folder, path);
-    if (*out >= 0) return GM_OK;
-    if (errno == ELOOP) return fail(e, GM_BAD_FILE, "%s is a link, or below one; links are not followed", path);
-    if (errno == EINVAL) return fail(e, GM_BAD_FILE, "%s is not a regular file", path);
-    return fail(e, GM_BAD_FILE, "%s cannot be opened: %s", path, strerror(errno));
-}
-
 gm_status data_reader_media(const data_reader *r, str path, buffer *out, error *e) {
     char      name[1024];
     int       file = -1;
@@ -145,7 +179,7 @@ gm_status data_reader_media(const data_reader *r, str path, buffer *out, error *
     } else {
         TRY(reader_open_media(r, name, &file, e));
         status = reader_fill(file, name, 0, DATA_MOST_MEDIA + 1, out, e);
-        close(file);
+        reader_close_file(file);
     }
     if (!status && out->length > DATA_MOST_MEDIA)
         return fail(e, GM_BAD_FILE, "%s is longer than %d MiB", name, DATA_MOST_MEDIA >> 20);

@@ -13,9 +13,9 @@ const { version } = JSON.parse(readFileSync(resolve(here, '../package.json'), 'u
 
 const MOST_FIRST_LOAD = 500_000; // bytes, compressed, without a model
 
-// Not part of a first load: whatever no static import or URL of the entry leads to, and the engine with threads, which only browsers
-// without WebGPU request.
-const LATER = /gemmule-threads-[^/]*\.wasm$/;
+// Not part of a first load: whatever no static import or URL of the entry leads to, the engine with threads, which only browsers
+// without WebGPU request, and the one that trains.
+const LATER = /gemmule-(?:threads|train|train-threads)-[^/]*\.wasm$/;
 
 function serviceWorker(): Plugin {
     return {
@@ -79,8 +79,8 @@ function box(): Plugin {
 function packageSources(): Plugin {
     const literals = [
         { file: resolve(here, '../src/api/connect.ts'), from: "'./worker.js'", to: "'../worker/worker.ts'" },
-        { file: resolve(here, '../src/worker/worker.ts'), from: "'./gemmule.wasm'", to: "'../../../build/wasm/gemmule.wasm'" },
-        { file: resolve(here, '../src/worker/worker.ts'), from: "'./gemmule-threads.wasm'", to: "'../../../build/wasm/gemmule-threads.wasm'" },
+        ...['gemmule.wasm', 'gemmule-threads.wasm', 'gemmule-train.wasm', 'gemmule-train-threads.wasm'].map((name) => (
+            { file: resolve(here, '../src/worker/worker.ts'), from: `'./${name}'`, to: `'../../../build/wasm/${name}'` })),
     ];
     const transform = (code: string, id: string): string | null => {
         const here = literals.filter(({ file }) => id.split('?')[0] === file);

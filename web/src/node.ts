@@ -68,8 +68,14 @@ function startThread(): ThreadPort {
     return port;
 }
 
-function threadHost({ wasmUrl, wasmThreadsUrl }: WorkerOptions): ThreadHost {
-    const place = wasmThreadsUrl ?? (wasmUrl ? besideWasm(String(wasmUrl)) : new URL('./gemmule-threads.wasm', import.meta.url));
+/* Where the two modules are. */
+function modulePlaces({ wasmUrl, wasmThreadsUrl, training = false }: WorkerOptions): { wasm: string; threads: string } {
+    const wasm = String(wasmUrl ?? new URL('./gemmule.wasm', import.meta.url));
+    const threads = String(wasmThreadsUrl ?? besideWasm(wasm));
+    return training ? { wasm: besideWasm(wasm, true, false), threads: besideWasm(threads, true) } : { wasm, threads };
+}
+
+function threadHost(place: string): ThreadHost {
     return { processors: availableParallelism(), compile: async () => WebAssembly.compile(await readWasm(place)), start: startThread };
 }
 
@@ -78,12 +84,13 @@ const verdicts = new Map<string, Verdict>();
 
 async function connect(options: WorkerOptions & Pick<LoadOptions, 'backend'>): Promise<Connection> {
     const [page, worker] = directLine();
+    const places = modulePlaces(options);
     new Host(worker, {
         core: async () =>
             Core.create({
-                wasm: await readWasm(options.wasmUrl ?? new URL('./gemmule.wasm', import.meta.url)),
+                wasm: await readWasm(places.wasm),
                 gpu: options.backend === 'wasm' ? null : await dawnGpu(),
-                threads: threadHost(options),
+                threads: threadHost(places.threads),
                 verdicts: { get: async (key) => verdicts.get(key), set: async (key, verdict) => verdicts.set(key, verdict) },
             }),
         openSource: (spec, options) => (spec.kind === 'path' ? FileSource.open(spec.path) : openSource(spec, options)),
@@ -134,6 +141,7 @@ export const Gemmule: Loader<Source> = makeLoader<Source>(connect, specifyNode, 
 
 export type * from './api/index.ts';
 export { Adapter, Adapters } from './api/adapters.ts';
+export { Dataset } from './api/dataset.ts';
 export { Engine } from './api/engine.ts';
 export { Reply, Session } from './api/session.ts';
 export { ERROR_CODES, GemmuleError } from './core/errors.ts';

@@ -11,6 +11,8 @@ export interface WorkerOptions {
     wasmUrl?: string | URL;
     /** Where gemmule-threads.wasm is served, if not beside gemmule.wasm. */
     wasmThreadsUrl?: string | URL;
+    /** Whether the engine is to train, too: loads gemmule-train.wasm and gemmule-train-threads.wasm, which lie beside the other two. */
+    training?: boolean;
     signal?: AbortSignal;
 }
 
@@ -60,7 +62,7 @@ function serveThreads(worker: Worker, threads: Map<number, Worker>, workerUrl: s
     }
 }
 
-export async function connectWorker({ workerUrl: given, wasmUrl, wasmThreadsUrl, signal }: WorkerOptions): Promise<Connection> {
+export async function connectWorker({ workerUrl: given, wasmUrl, wasmThreadsUrl, training, signal }: WorkerOptions): Promise<Connection> {
     throwIfAborted(signal);
     const workerUrl = given === undefined ? undefined : absolute(given);
     const worker = newWorker(workerUrl);
@@ -86,6 +88,7 @@ export async function connectWorker({ workerUrl: given, wasmUrl, wasmThreadsUrl,
         const held = await connection.call('hello', {
             ...(life ? { life } : {}),
             ...(wasmUrl === undefined ? {} : { wasmUrl: new URL(wasmUrl, location.href).href }),
+            ...(training ? { training } : {}),
             ...(wasmThreadsUrl === undefined ? {} : { wasmThreadsUrl: new URL(wasmThreadsUrl, location.href).href }),
         }, { signal });
         if (life && held) watchLife(connection, life);

@@ -8,8 +8,10 @@ import { partTokens, plainMessages, withoutMedia } from '../media/parts.ts';
 import type { Connection } from '../worker/connection.ts';
 import type { DeviceEvent, LoadArgs, LoadResult, Progress } from '../worker/protocol.ts';
 import { adapterLayer, specifyAdapter } from '../sources/adapter.ts';
+import { type DataSource, specifyData } from '../sources/data.ts';
 import { type AdapterChoice, Adapters, wireAdapters } from './adapters.ts';
 import { Chat } from './chat.ts';
+import { Dataset, type DatasetOptions } from './dataset.ts';
 import type { Connect, WorkerOptions } from './connect.ts';
 import { Session, tokenIds, wireOptions } from './session.ts';
 import { type SourceOptions, type Specified } from './source.ts';
@@ -87,6 +89,14 @@ export class Engine {
         const wire = { options: { ...this.#sessionOptions, ...options }, adapters: wireAdapters(uses) };
         const { session, context } = await this.#connection.call('open', wire);
         return new Session(this.#connection, session, context, this.adapters, uses);
+    }
+
+    /** Reads examples to learn from: what is in them, and how the model sees them. Bad lines are a `BadData` error. The model must have been
+     * loaded with `training: true`. */
+    async dataset(source: DataSource, { signal, onProgress, ...options }: DatasetOptions = {}): Promise<Dataset> {
+        const data = await specifyData(source);
+        const { dataset, report } = await this.#connection.call('dataOpen', { data, options }, { signal, onEvent: onProgress });
+        return new Dataset(this.#connection, dataset, report);
     }
 
     /** The tokens of a text. Special tokens such as <|turn> are recognised only with `special`: never set it for text from others. */

@@ -21,6 +21,9 @@ export { Session, Reply } from './session.ts';
 export { Adapter, Adapters } from './adapters.ts';
 export type { AdapterChoice, AdapterOptions } from './adapters.ts';
 export type { SessionReplyOptions } from './session.ts';
+export { Dataset } from './dataset.ts';
+export type { DatasetOptions } from './dataset.ts';
+export type { DataSource } from '../sources/data.ts';
 export type { AdapterSource } from '../sources/adapter.ts';
 export { AdapterStore } from '../sources/adapter_store.ts';
 export type { KeptAdapter } from '../sources/adapter_store.ts';
@@ -42,6 +45,6 @@ export type { OllamaAdapter, OllamaModel } from '../sources/ollama.ts';
 export type { Folder } from '../sources/folder.ts';
 export type { CacheMode, DeviceEvent, Progress, ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
 export type {
-    AdapterForm, AdapterInfo, AdapterReport, Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, Part, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
+    AdapterForm, AdapterInfo, AdapterReport, Backend, DataOptions, DataPreview, DataProgress, DataReport, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, Part, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
     ToolCall,
 } from '../core/types.ts';

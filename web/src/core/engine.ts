@@ -1,6 +1,7 @@
 // A model on a device: its text functions, its figures, and its sessions.
 
 import { convertAdapter, CoreAdapter, inspectAdapter } from './adapter.ts';
+import { CoreDataset } from './dataset.ts';
 import { GemmuleError } from './errors.ts';
 import type { Machine } from './machine.ts';
 import { wholeNumber, withRequest } from './request.ts';
@@ -11,6 +12,9 @@ import type {
     AdapterForm,
     AdapterReport,
     CoreEngineLike,
+    DataFile,
+    DataOptions,
+    DataProgress,
     EngineInfo,
     EngineStats,
     KeyValueType,
@@ -62,6 +66,10 @@ export class CoreEngine implements CoreEngineLike {
 
     convertAdapter(name: string, bytes: AdapterBytes, form: AdapterForm): AdapterFile[] {
         return convertAdapter(this.#machine, name, bytes, form);
+    }
+
+    dataset(files: readonly DataFile[], options: DataOptions = {}, signal?: AbortSignal, onProgress?: (progress: DataProgress) => void): Promise<CoreDataset> {
+        return CoreDataset.read(this.#machine, this.#engine, files, options, signal, onProgress);
     }
 
     #adopt(pointer: number): CoreSession {

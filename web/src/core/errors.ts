@@ -18,6 +18,7 @@ export const ERROR_CODES = {
     QuotaExceeded: 100, // the browser gives this site no more storage
     Network: 101, // the server, or the connection to it
     WorkerDied: 102, // the worker ended, or could not be started
+    BadData: 103, // the examples to learn from; `detail.problems` lists bad lines
     Internal: 199, // a bug in gemmule
 } as const;
 

@@ -17,7 +17,7 @@ export interface ThreadPort {
 export interface ThreadHost {
     /** Processors to compute on. */
     processors: number;
-    /** The module for shared memory, gemmule-threads.wasm. */
+    /** The module for shared memory, gemmule-threads.wasm or gemmule-train-threads.wasm. */
     compile(): Promise<WebAssembly.Module>;
     start(): ThreadPort;
 }
@@ -25,8 +25,9 @@ export interface ThreadHost {
 /** The workerData that makes a Node worker a thread. */
 export const THREAD = 'gemmule-thread';
 
-/** The module for shared memory is beside the one for a single thread. */
-export const besideWasm = (url: string) => url.replace(/[^/\\]*$/, 'gemmule-threads.wasm');
+/** The modules lie beside each other: for one thread and for several, without training and with it. */
+export const besideWasm = (url: string, training = false, threads = true) =>
+    url.replace(/[^/\\]*$/, `gemmule${training ? '-train' : ''}${threads ? '-threads' : ''}.wasm`);
 
 type Greeting = { module: WebAssembly.Module; memory: WebAssembly.Memory };
 type Task = { pool: number; thread: number; stack: number };

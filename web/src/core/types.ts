@@ -300,6 +300,76 @@ export interface CoreAdapterLike {
     free(): void;
 }
 
+// ---- examples to learn from ----
+
+/** A file with its path, relative to the data's folder. */
+export interface DataFile {
+    path: string;
+    bytes: Uint8Array;
+}
+
+/** How examples are read. */
+export interface DataOptions {
+    /** Longer examples are cut off; by default 2048. */
+    maxTokens?: number;
+    /** The share that is kept for evaluation, from 0 to less than 1. */
+    evalShare?: number;
+    /** Chooses these. */
+    seed?: number;
+}
+
+/** What is in a file of examples. */
+export interface DataReport {
+    /** 'JSONL with messages'. */
+    form: string;
+    /** Pairs of a better and a worse answer. */
+    pairs: boolean;
+    /** Lines, rows, or pieces of text. */
+    records: number;
+    /** A conversation is several if the model sees it differently for each answer. */
+    examples: number;
+    tokens: number;
+    /** Tokens whose prediction is learned. */
+    counted: number;
+    /** Tokens of the shortest and of the longest example. */
+    shortest: number;
+    longest: number;
+    /** Examples that are cut off, and those of which nothing that counts is left; the line of the first of these. */
+    truncated: number;
+    leftOut: number;
+    leftOutLine: number;
+    /** Records that are equal to an earlier one, and the lines of the first of them. */
+    duplicates: number;
+    duplicateLine: number;
+    duplicateOf: number;
+    /** Pictures and sounds. */
+    media: number;
+    /** Of the examples, those that are kept for evaluation. */
+    evaluation: number;
+    /** Examples of up to 32, 64, 128 … tokens; the last one: more. */
+    histogram: number[];
+}
+
+/** An example as the model sees it: of a pair, the better answer and then the worse one. */
+export interface DataPreview {
+    line: number;
+    evaluation: boolean;
+    sequences: { parts: { text: string; counts: boolean }[]; tokens: number; counted: number; truncated: boolean }[];
+}
+
+/** While examples are read: bytes. */
+export interface DataProgress {
+    phase: 'examples';
+    done: number;
+    total: number;
+}
+
+export interface CoreDatasetLike {
+    readonly report: DataReport;
+    preview(index: number): DataPreview;
+    free(): void;
+}
+
 // The core's classes (core.ts, engine.ts, session.ts) as interfaces, for the worker and the API. Keys and values may be on a GPU, so
 // reading or copying them is asynchronous.
 
@@ -321,6 +391,8 @@ export interface CoreEngineLike {
     /** Reads an adapter and lets it go again: what it is, and whether it fits; or its files in another form. */
     inspectAdapter(name: string, bytes: AdapterBytes): AdapterReport;
     convertAdapter(name: string, bytes: AdapterBytes, form: AdapterForm): AdapterFile[];
+    /** Reads examples to learn from. The first file has them; the others are the pictures and sounds that they name. */
+    dataset(files: readonly DataFile[], options?: DataOptions, signal?: AbortSignal, onProgress?: (progress: DataProgress) => void): Promise<CoreDatasetLike>;
     tokenize(text: string, parseSpecial?: boolean): Int32Array;
     /** The bytes of one token, which alone may not be UTF-8. */
     tokenText(id: number): Uint8Array;

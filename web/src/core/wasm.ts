@@ -81,6 +81,20 @@ interface Exports {
     gmw_threads_stop(pool: Pointer): void;
 }
 
+/** Those of the modules for training. */
+export interface TrainingExports {
+    gmw_data_new(): Pointer;
+    gmw_data_add(context: Pointer, data: Pointer, path: Pointer, bytes: Pointer, size: number): number;
+    gmw_data_free(data: Pointer): void;
+    gmw_dataset_new(context: Pointer, engine: Pointer, data: Pointer, options: Pointer, length: number, out: Pointer): number;
+    gmw_dataset_scan(context: Pointer, dataset: Pointer): number;
+    gmw_dataset_progress(dataset: Pointer, out: Pointer): void;
+    gmw_dataset_problems(context: Pointer, dataset: Pointer): number;
+    gmw_dataset_info(context: Pointer, dataset: Pointer): number;
+    gmw_dataset_preview(context: Pointer, engine: Pointer, dataset: Pointer, index: number): number;
+    gmw_dataset_free(dataset: Pointer): void;
+}
+
 const decoder = new TextDecoder();
 const SCRATCH = 96; // bytes for results beside the status
 
@@ -136,6 +150,11 @@ export class Wasm {
 
     get bytes(): number {
         return this.exports.memory.buffer.byteLength;
+    }
+
+    get training(): TrainingExports {
+        if ('gmw_data_new' in this.exports) return this.exports as unknown as TrainingExports;
+        throw new GemmuleError('NotSupported', 'this engine cannot train: load the model with { training: true }');
     }
 
     alloc(bytes: number): Pointer {

@@ -10,6 +10,7 @@ import type {
     ByteSource, CoreEngineLike, CoreLike, CoreSessionLike, EngineInfo, EngineOptions, Piece, ReplyOptions, ReplyStats, SessionOptions,
 } from '../core/types.ts';
 import { HeldAdapters, type OpenSource } from './adapters.ts';
+import { HeldDatasets } from './datasets.ts';
 import {
     type AdapterUse, type Args, type DeviceEvent, type Event, type LoadArgs, type LoadResult, type Operation, type Port, PROTOCOL, type Progress,
     type ReplyPiece, type Request, type Result, type SourceSpec, type WasmUrls, type WireReplyOptions,
@@ -52,6 +53,7 @@ export class Host {
     readonly #running = new Map<number, AbortController>();
     readonly #sessions = new Map<number, HeldSession>();
     readonly #adapters: HeldAdapters;
+    readonly #datasets = new HeldDatasets();
     #lastSession = 0;
     #turn: Promise<unknown> = Promise.resolve(); // ends with the last operation on the engine
     readonly #last = new Map<number, Promise<unknown>>(); // ends with the last operation on each session; none is rejected
@@ -284,6 +286,7 @@ export class Host {
         this.#loaded = this.#engine = this.#gone = null;
         this.#sessions.clear();
         this.#adapters.clear();
+        this.#datasets.clear();
         engine?.close();
         await closeAll(sources);
     }
@@ -483,6 +486,14 @@ export class Host {
                 this.#sweepAdapters();
                 return null;
             }),
+        dataOpen: ({ data, options }, { signal, emit }) =>
+            this.#compute(null, signal, (engine) => this.#datasets.open(engine, data, options, signal, seldom(emit))),
+        dataPreview: ({ dataset, index }, { signal }) =>
+            this.#compute(null, signal, (engine) => this.#datasets.preview(engine, dataset, index, signal)),
+        dataFree: ({ dataset }) => {
+            this.#datasets.free(dataset);
+            return null;
+        },
         useAdapters: ({ session, adapters }, { signal }) =>
             this.#compute(session, signal, () => {
                 this.#useAdapters(this.#held(session), adapters);
@@ -591,7 +602,7 @@ function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
 }
 
 /* Reports progress at most ten times a second, but always the first and the last step of a phase. */
-function seldom(tell: Tell): Tell {
+function seldom<P extends { phase: string; done: number; total: number }>(tell: (progress: P) => void): (progress: P) => void {
     let phase = '';
     let last = 0;
     return (progress) => {

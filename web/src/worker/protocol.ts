@@ -15,13 +15,13 @@
 
 import type { WireError } from '../core/errors.ts';
 import type {
-    AdapterFile, AdapterForm, AdapterInfo, AdapterReport, Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
+    AdapterFile, AdapterForm, AdapterInfo, AdapterReport, Backend, DataOptions, DataPreview, DataProgress, DataReport, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
     SessionOptions, EngineOptions,
 } from '../core/types.ts';
 import type { StoreProgress } from '../sources/store.ts';
 
 /** Page and worker come from the same build, but a cache may serve an old worker. */
-export const PROTOCOL = 4;
+export const PROTOCOL = 5;
 
 /** true: downloads are stored in the browser. false: models are read from the network as needed. 'if-it-fits': true, but false if there is no
  * space. */
@@ -53,6 +53,13 @@ export interface AdapterProgress {
 export interface AdapterUse {
     adapter: number;
     scale: number;
+}
+
+/** Examples to learn from: a file, and the pictures and sounds that it names, by their paths relative to it. */
+export interface DataSpec {
+    name: string;
+    blob: Blob;
+    media: { path: string; blob: Blob }[];
 }
 
 /** Load options that fit into a message. */
@@ -95,10 +102,12 @@ export type DeviceEvent =
     /** No device came back. Conversations are kept; `recover({ backend: 'wasm' })` continues with them. */
     | { type: 'gone'; error: WireError };
 
-/** Where the engine's two modules are, for one thread and for several; by default beside the worker. */
+/** Where the engine's two modules are, for one thread and for several; by default beside the worker. With `training` those that can
+ * train, which lie beside them. */
 export interface WasmUrls {
     wasmUrl?: string;
     wasmThreadsUrl?: string;
+    training?: boolean;
 }
 
 interface SessionRef {
@@ -126,6 +135,10 @@ export interface Operations {
     adapterConvert: { args: { files: AdapterSpec; form: AdapterForm }; result: AdapterFile[]; event: Progress };
     adapterExport: { args: { adapter: number; form: AdapterForm }; result: AdapterFile[]; event: never };
     adapterFree: { args: { adapter: number }; result: null; event: never };
+    /** Reads examples to learn from. */
+    dataOpen: { args: { data: DataSpec; options: DataOptions }; result: { dataset: number; report: DataReport }; event: DataProgress };
+    dataPreview: { args: { dataset: number; index: number }; result: DataPreview; event: never };
+    dataFree: { args: { dataset: number }; result: null; event: never };
     useAdapters: { args: SessionRef & { adapters: AdapterUse[] }; result: null; event: never };
     open: { args: { options: SessionOptions; adapters: AdapterUse[] }; result: { session: number; context: number }; event: never };
     close: { args: SessionRef; result: null; event: never };

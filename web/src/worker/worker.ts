@@ -6,7 +6,7 @@ import { compileWasm } from './compile.ts';
 import { keep, kept } from '../sources/keep.ts';
 import { openSource } from '../sources/open.ts';
 import { Host } from './host.ts';
-import type { Port, ThreadFailure, ThreadRequest } from './protocol.ts';
+import type { Port, ThreadFailure, ThreadRequest, WasmUrls } from './protocol.ts';
 
 /* Node runs these in its own thread. */
 export { Core, Host, openSource };
@@ -25,13 +25,15 @@ function start(scope: Scope): void {
     };
     const threads = new PageThreads(scope);
     new Host(port, {
-        core: async ({ wasmUrl, wasmThreadsUrl = wasmUrl && besideWasm(wasmUrl) }) =>
-            Core.create({
-                wasm: await compileWasm(wasmUrl ?? new URL('./gemmule.wasm', import.meta.url).href),
+        core: async (given) => {
+            const urls = moduleUrls(given);
+            return Core.create({
+                wasm: await compileWasm(urls.wasm),
                 gpu: navigator.gpu ?? null,
-                threads: threadHost(threads, wasmThreadsUrl),
+                threads: threadHost(threads, urls.threads),
                 verdicts: { get: kept, set: keep },
-            }),
+            });
+        },
         openSource,
     });
     scope.onmessage = ({ data }) => {
@@ -41,13 +43,28 @@ function start(scope: Scope): void {
     };
 }
 
+function moduleUrls({ wasmUrl, wasmThreadsUrl, training }: WasmUrls): { wasm: string; threads: string } {
+    // Bundlers look for exactly this form.
+    if (!training) {
+        return {
+            wasm: wasmUrl ?? new URL('./gemmule.wasm', import.meta.url).href,
+            threads: wasmThreadsUrl ?? (wasmUrl ? besideWasm(wasmUrl) : new URL('./gemmule-threads.wasm', import.meta.url).href),
+        };
+    }
+    const threadsBeside = wasmThreadsUrl ?? wasmUrl;
+    return {
+        wasm: wasmUrl ? besideWasm(wasmUrl, true, false) : new URL('./gemmule-train.wasm', import.meta.url).href,
+        threads: threadsBeside ? besideWasm(threadsBeside, true) : new URL('./gemmule-train-threads.wasm', import.meta.url).href,
+    };
+}
+
 // ---- threads ----
 
-function threadHost(threads: PageThreads, wasmUrl: string | undefined): ThreadHost | null {
+function threadHost(threads: PageThreads, wasmUrl: string): ThreadHost | null {
     if (!globalThis.crossOriginIsolated) return null;
     return {
         processors: navigator.hardwareConcurrency ?? 1,
-        compile: () => compileWasm(wasmUrl ?? new URL('./gemmule-threads.wasm', import.meta.url).href),
+        compile: () => compileWasm(wasmUrl),
         start: () => threads.start(),
     };
 }
