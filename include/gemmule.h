@@ -245,6 +245,150 @@ GM_API void gm_adapter_free(gm_adapter *adapter);
 GM_API gm_status gm_session_adapters(gm_session *session, gm_adapter *const *adapters, const float *scales,
                                      size_t count, char *why, size_t why_size);
 
+/* ---- training ------------------------------------------------------------------------------------------------------ */
+
+/* Training makes an adapter from examples (docs/DATA.md says how they are written). It is a loop of the caller's:
+ *
+ *     gm_training *training;
+ *     gm_training_event event;
+ *     if (gm_training_new(engine, &(gm_training_options){ .path = "chats.jsonl" }, &training, why, sizeof why)) ...
+ *     for (;;) {
+ *         gm_status status = gm_training_next(training, &event, why, sizeof why);
+ *         if (status == GM_AGAIN) continue;
+ *         if (status != GM_OK) break;                  // GM_DONE, or an error explained in `why`
+ *         if (event.kind == GM_TRAINING_STEP) printf("%llu: %f\n", (unsigned long long)event.step, event.loss);
+ *     }
+ *     gm_training_save_adapter(training, "adapter", why, sizeof why);
+ *     gm_training_free(training);
+ *
+ * A step computes the gradients of batch · accumulate examples and changes the adapter once. From time to time, and at the end, the
+ * training keeps its state in memory. What can be saved is always the state that was kept last: the adapter, and a checkpoint, with
+ * which a training goes on exactly as if it had never stopped. Not calling gm_training_next is a pause. Sessions of the engine can be
+ * used meanwhile; they do not see the adapter until it is loaded. */
+typedef struct gm_training gm_training;
+
+typedef struct {
+    /* The examples: a file, or its bytes, which must outlive the training, with its name. */
+    const char *path;
+    const void *data;
+    size_t      data_size;
+    const char *data_name;
+    /* For bytes: reads a picture or sound that an example names. *bytes comes from malloc, and the training frees it. NULL: there is none. */
+    gm_status (*media)(void *user, const char *path, void **bytes, size_t *size);
+    void       *media_user;
+    size_t      max_tokens; /* longer examples are cut off; 0: 2048 */
+    double      eval_split; /* the share of the examples that is kept for evaluation; 0: none */
+    const char *name;       /* of the adapter; NULL: "adapter" */
+    uint32_t    rank;       /* 0: 16 */
+    double      alpha;      /* 0: twice the rank */
+    bool        rslora;     /* scale by alpha / √rank instead of alpha / rank */
+    const char *targets;    /* NULL: "q,k,v,o,gate,up,down"; "experts", "head" and others: docs/TRAINING.md */
+    const char *layers;     /* "0-5,9"; NULL: all */
+    const char *loss;       /* "completions" or, for preference pairs, "dpo"; NULL: what the examples are for */
+    double      beta;       /* of dpo; 0: 0.1 */
+    uint32_t    epochs;     /* 0: 3 */
+    uint64_t    max_steps;  /* 0: any */
+    uint32_t
+        batch; /* examples that are computed together; 0: 8. Few at a time if they are long, so that memory suffices */
+    uint32_t    accumulate; /* batches per step; 0: 1 */
+    double      rate;       /* the highest learning rate; 0: 2e-4 */
+    const char *schedule;   /* "constant", "linear", "cosine"; NULL: "cosine" */
+    double      warmup;     /* steps, or below 1 the share of all; 0: 0.05; negative: none */
+    double      decay;      /* of the weights, decoupled */
+    double      clip;       /* the most norm of all gradients; 0: 1; negative: any */
+    double      dropout;    /* of what the adapter sees; below 1 */
+    double      lora_plus;  /* how much faster B learns than A; 0: 1 */
+    uint32_t    eval_every; /* steps; 0: each epoch */
+    uint32_t
+        patience; /* evaluations without a better one, after which training ends and the best adapter is kept; 0: any */
+    uint32_t    keep_every; /* steps; 0: 50 */
+    uint64_t    seed;       /* of everything that is drawn */
+    uint64_t    memory;     /* the most bytes for activations; 0: what the device has */
+    const void *checkpoint; /* go on from this one, with the same model, examples and settings */
+    size_t      checkpoint_size;
+} gm_training_options;
+
+typedef enum {
+    GM_TRAINING_DATA = 0,  /* the examples are read: gm_training_get_data */
+    GM_TRAINING_START = 1, /* the first batch of a training is computed: seconds_left and memory are known */
+    GM_TRAINING_STEP = 2,
+    GM_TRAINING_EVALUATION = 3,
+    GM_TRAINING_KEPT = 4, /* the state after `step` can be saved */
+} gm_training_kind;
+
+typedef enum {
+    GM_TRAINING_RUNS = 0,
+    GM_TRAINING_COMPLETE = 1,   /* all epochs, or max_steps */
+    GM_TRAINING_PATIENCE = 2,   /* evaluations did not get better */
+    GM_TRAINING_STOPPED = 3,    /* by gm_training_stop */
+    GM_TRAINING_NOT_FINITE = 4, /* a loss or gradient is no finite number; gm_training_next says so as an error */
+} gm_training_end;
+
+/* How far the training is. With GM_AGAIN all but `kind` is true, too. */
+typedef struct {
+    gm_training_kind kind;
+    gm_training_end  end;
+    uint64_t         step, steps; /* done, and in all */
+    uint32_t         epoch;       /* from 0 on */
+    uint32_t         epochs;
+    double
+        loss; /* of the step, before it changed the adapter: the mean over its tokens that count, or over its pairs */
+    double   eval_loss; /* the latest; NAN: there is none. perplexity: e^eval_loss, not of dpo */
+    double   perplexity;
+    double   best_eval_loss;
+    double   accuracy; /* of dpo: the share of pairs of which the better is preferred; NAN: not known */
+    double   rate;     /* learning rate */
+    double   norm;     /* of all gradients, before they were clipped */
+    double   tokens_per_second, seconds, seconds_left; /* left: NAN until it is known */
+    uint64_t tokens;                                   /* learned from, since gm_training_new */
+    uint64_t memory;                                   /* bytes that the training takes */
+    uint64_t kept_step;                                /* of the state that can be saved */
+    uint64_t done, total;                              /* while the examples are read: bytes */
+} gm_training_event;
+
+/* What is in the examples; strings live as long as the training. */
+typedef struct {
+    const char *form;                          /* "JSONL with messages" */
+    uint64_t    records, examples, evaluation; /* evaluation: of the examples, those that are kept for it */
+    uint64_t    tokens, counted;               /* counted: those whose prediction is learned */
+    uint64_t    shortest, longest, truncated, left_out, duplicates, media;
+    uint64_t    histogram[14]; /* examples of up to 32, 64, 128 … tokens; the last one: more */
+} gm_training_data;
+
+GM_API gm_status gm_training_new(gm_engine *engine, const gm_training_options *options, gm_training **out, char *why,
+                                 size_t why_size);
+/* GM_OK with an event, GM_AGAIN after about 50 ms, GM_DONE at the end, or an error. After an error the state that was kept last can still
+ * be saved. */
+GM_API gm_status gm_training_next(gm_training *training, gm_training_event *event, char *why, size_t why_size);
+/* Ends the training soon, and keeps the state after the last step: call gm_training_next until GM_DONE. From any thread, and from a signal
+ * handler. */
+GM_API void gm_training_stop(gm_training *training);
+GM_API void gm_training_free(gm_training *training); /* before the engine is closed */
+
+/* From GM_TRAINING_DATA on. */
+GM_API gm_status gm_training_get_data(const gm_training *training, gm_training_data *out, char *why, size_t why_size);
+/* Bad lines, "line 7: …", from 0 on; NULL: no more. */
+GM_API const char *gm_training_problem(const gm_training *training, size_t index);
+/* An example as the model sees it, with what counts between `on` and `off`; of a pair both answers. GM_NOT_FOUND: there are fewer. Free the
+ * text with gm_free. */
+GM_API gm_status gm_training_preview(gm_training *training, size_t index, const char *on, const char *off, char **text,
+                                     char *why, size_t why_size);
+/* The losses so far, also those before a checkpoint: of step 1, 2, …, and the evaluations, each with the step after which it was. They
+ * live until the next call. Returns how many there are. */
+GM_API size_t gm_training_losses(const gm_training *training, const float **losses);
+GM_API size_t gm_training_evaluations(const gm_training *training, const float **losses, const uint64_t **steps);
+
+/* The state that was kept last. GM_NOT_FOUND: none was. A checkpoint file is written beside the target and then renamed. Free buffers
+ * with gm_free. */
+GM_API gm_status gm_training_save(const gm_training *training, const char *path, char *why, size_t why_size);
+GM_API gm_status gm_training_save_buffer(const gm_training *training, void **data, size_t *size, char *why,
+                                         size_t why_size);
+/* The adapter of that state, or with patience the best one: a GGUF file if the path ends with ".gguf", else a PEFT folder. */
+GM_API gm_status gm_training_save_adapter(const gm_training *training, const char *path, char *why, size_t why_size);
+/* A GGUF file, or with `config` not NULL the two files of a PEFT folder. */
+GM_API gm_status gm_training_adapter_buffer(const gm_training *training, void **weights, size_t *weights_size,
+                                            void **config, size_t *config_size, char *why, size_t why_size);
+
 /* ---- sampling ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
