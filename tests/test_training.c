@@ -30,7 +30,7 @@ static const char pairs[] =
     "{\"prompt\": \"One and one?\", \"chosen\": \"Two\", \"rejected\": \"Three\"}\n"
     "{\"prompt\": \"Is fire cold?\", \"chosen\": \"No, it is hot.\", \"rejected\": \"Yes\"}\n";
 
-static gm_training_options options_of(const char *text) {
+static gm_training_options training_of(const char *text) {
     return (gm_training_options){ .data = text,
                                   .data_size = strlen(text),
                                   .data_name = "chats.jsonl",
@@ -90,7 +90,7 @@ static curve train_all(gm_engine *engine, const gm_training_options *o) {
 
 static void test_divisions(gm_engine *engine) {
     TEST("a step is the same in one run and in many");
-    gm_training_options o = options_of(chats);
+    gm_training_options o = training_of(chats);
     const curve         first = train_all(engine, &o);
     CHECK(first.steps == 6 && first.data == 1 && first.started == 1 && first.last.end == GM_TRAINING_COMPLETE);
     CHECK(first.losses[5] < first.losses[0]);
@@ -108,7 +108,7 @@ static void test_divisions(gm_engine *engine) {
 /* The rates are the schedule's; clipping does not change the norm that is told. */
 static void test_settings(gm_engine *engine) {
     TEST("schedules, warm-up and clipping");
-    gm_training_options o = options_of(chats);
+    gm_training_options o = training_of(chats);
     o.schedule = "linear";
     o.warmup = 2;
     const curve linear = train_all(engine, &o);
@@ -123,7 +123,7 @@ static void test_settings(gm_engine *engine) {
     CHECK(train_all(engine, &o).steps == 4);
 }
 
-static const float *adapter_values(gm_training *t, void **bytes, size_t *size) {
+static const float *training_adapter(gm_training *t, void **bytes, size_t *size) {
     CHECK_MESSAGE(!gm_training_adapter_buffer(t, bytes, size, NULL, NULL, why, sizeof why), "%s", why);
     return *bytes;
 }
@@ -132,7 +132,7 @@ static const float *adapter_values(gm_training *t, void **bytes, size_t *size) {
 static void test_resume(gm_engine *engine, const char *data) {
     TEST("interrupted after three numbers of steps, the losses stay the same: %s",
          data == pairs ? "pairs" : "completions");
-    gm_training_options o = options_of(data);
+    gm_training_options o = training_of(data);
     o.batch = data == pairs ? 2 : 4;
     o.epochs = 4;
     o.keep_every = 1;
@@ -147,7 +147,7 @@ static void test_resume(gm_engine *engine, const char *data) {
     size_t       want_size = 0, got_size = 0, saved_size = 0;
     train_until(whole, 0, &all);
     CHECK(all.steps >= 8 && all.status == GM_DONE);
-    if (whole) adapter_values(whole, &want, &want_size);
+    if (whole) training_adapter(whole, &want, &want_size);
     for (uint64_t at = 1; at < 6; at += 2) {
         curve             c = { 0 };
         gm_training_event event;
@@ -173,7 +173,7 @@ static void test_resume(gm_engine *engine, const char *data) {
         const size_t n = gm_training_evaluations(whole, &evals[0], &steps);
         CHECK(n == all.eval_count && n == gm_training_evaluations(t, &evals[1], &steps) &&
               !memcmp(evals[0], evals[1], n * sizeof *losses));
-        adapter_values(t, &got, &got_size);
+        training_adapter(t, &got, &got_size);
         CHECK(got_size == want_size && !memcmp(got, want, got_size));
         gm_free(got);
         gm_free(saved);
@@ -186,7 +186,7 @@ static void test_resume(gm_engine *engine, const char *data) {
 /* A state that was kept while the training went on, as after a crash. */
 static void test_crash(gm_engine *engine) {
     TEST("a checkpoint from the middle of a step");
-    gm_training_options o = options_of(chats);
+    gm_training_options o = training_of(chats);
     o.keep_every = 2;
     o.accumulate = 2;
     o.batch = 2;
@@ -210,7 +210,7 @@ static void test_crash(gm_engine *engine) {
     gm_free(saved);
 }
 
-static void expect_refused(gm_engine *engine, gm_training_options o, const char *words) {
+static void training_refused(gm_engine *engine, gm_training_options o, const char *words) {
     gm_training *t = NULL;
     curve        c = { .status = gm_training_new(engine, &o, &t, why, sizeof why) };
     if (!c.status) train_until(t, 0, &c);
@@ -219,9 +219,9 @@ static void expect_refused(gm_engine *engine, gm_training_options o, const char 
     gm_training_free(t);
 }
 
-static void test_refusals(gm_engine *engine) {
+static void test_training_refusals(gm_engine *engine) {
     TEST("what is refused");
-    gm_training_options o = options_of(chats), changed;
+    gm_training_options o = training_of(chats), changed;
     gm_training        *t = open_training(engine, &o);
     curve               c = { 0 };
     void               *saved = NULL;
@@ -235,19 +235,19 @@ static void test_refusals(gm_engine *engine) {
     o.checkpoint_size = size;
     changed = o;
     changed.rank = 8;
-    expect_refused(engine, changed, "other settings: \"rank 4\", now \"rank 8\"");
+    training_refused(engine, changed, "other settings: \"rank 4\", now \"rank 8\"");
     changed = o;
     changed.data_size -= strlen("{\"prompt\": \"Is fire cold?\", \"completion\": \"No, it is hot.\"}\n");
-    expect_refused(engine, changed, "other examples");
+    training_refused(engine, changed, "other examples");
     gm_engine *other = open_engine(
         &(gm_engine_options){ .model = "tests/fixtures/odd-dense.gguf", .backend = GM_BACKEND_CPU, .threads = 2 });
-    if (other) expect_refused(other, o, "another model");
+    if (other) training_refused(other, o, "another model");
     gm_engine_close(other);
     changed = o;
     changed.checkpoint_size /= 2;
-    expect_refused(engine, changed, "");
+    training_refused(engine, changed, "");
     ((char *)saved)[size / 2] ^= 1;
-    expect_refused(engine, o, "digest");
+    training_refused(engine, o, "digest");
     gm_free(saved);
     o.checkpoint = NULL;
     const struct {
@@ -272,12 +272,12 @@ static void test_refusals(gm_engine *engine) {
         { { .data = chats, .data_size = sizeof chats - 1, .data_name = "a.jsonl", .memory = 1000 }, "are allowed" },
         { { .data = "{\"prompt\": 1}\n", .data_size = 14, .data_name = "a.jsonl" }, "line 1" },
     };
-    for (size_t i = 0; i < COUNT_OF(rows); i++) expect_refused(engine, rows[i].o, rows[i].words);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) training_refused(engine, rows[i].o, rows[i].words);
 }
 
 static void test_not_finite(gm_engine *engine) {
     TEST("a learning rate that breaks the model: the last good adapter is kept");
-    gm_training_options o = options_of(chats);
+    gm_training_options o = training_of(chats);
     o.epochs = 8;
     o.rate = 9e5;
     o.keep_every = 1;
@@ -293,7 +293,7 @@ static void test_not_finite(gm_engine *engine) {
     CHECK(t && gm_training_next(t, &event, why, sizeof why) == GM_BAD_ARGUMENT);
     void  *bytes = NULL;
     size_t size = 0;
-    if (t) adapter_values(t, &bytes, &size);
+    if (t) training_adapter(t, &bytes, &size);
     for (size_t i = 0; t && i < trainer_state_size(t->trainer); i++) CHECK(isfinite(t->kept.values[i]));
     gm_adapter *a = NULL;
     CHECK_MESSAGE(bytes && !gm_adapter_load_data(engine, "good", bytes, size, NULL, 0, &a, why, sizeof why), "%s", why);
@@ -304,7 +304,7 @@ static void test_not_finite(gm_engine *engine) {
 
 static void test_patience(gm_engine *engine) {
     TEST("an end when evaluations do not get better, with the best adapter");
-    gm_training_options o = options_of(chats);
+    gm_training_options o = training_of(chats);
     o.eval_split = 0.3;
     o.epochs = 40;
     o.rate = 0.05;
@@ -392,7 +392,7 @@ static double pair_loss(gm_engine *engine, const gm_training_options *o, double 
 
 static void test_pairs(gm_engine *engine) {
     TEST("preference pairs: the loss begins at ln 2, its gradient is the slope, and the better answers are learned");
-    gm_training_options o = options_of(pairs);
+    gm_training_options o = training_of(pairs);
     const double        turn = engine->turn_seconds, h = 2e-3;
     double              slope = 0;
     o.epochs = 6;
@@ -411,7 +411,7 @@ static void test_pairs(gm_engine *engine) {
 
 /* ---- pictures and sounds ---- */
 
-static gm_status read_fixture(void *user, const char *path, void **bytes, size_t *size) {
+static gm_status training_media(void *user, const char *path, void **bytes, size_t *size) {
     char name[200];
     (void)user;
     snprintf(name, sizeof name, "tests/fixtures/%s", path);
@@ -436,20 +436,20 @@ static void test_media(void) {
                                                                    .mmproj = "tests/fixtures/tiny-mm.mmproj.gguf",
                                                                    .backend = GM_BACKEND_CPU,
                                                                    .threads = 2 });
-    gm_training_options o = options_of(text);
-    o.media = read_fixture;
+    gm_training_options o = training_of(text);
+    o.media = training_media;
     o.epochs = 12;
     o.rate = 1e-2;
     const curve c = engine ? train_all(engine, &o) : (curve){ 0 };
     CHECK_MESSAGE(c.steps == 12 && c.losses[11] < 0.8 * c.losses[0], "%g, %g", c.losses[0], c.losses[11]);
     o.media = NULL;
-    if (engine) expect_refused(engine, o, "tiny-mm.png is missing");
+    if (engine) training_refused(engine, o, "tiny-mm.png is missing");
     gm_engine_close(engine);
 }
 
 static void test_preview(gm_engine *engine) {
     TEST("a preview, and files of an adapter");
-    gm_training_options o = options_of(chats);
+    gm_training_options o = training_of(chats);
     gm_training        *t = open_training(engine, &o);
     curve               c = { 0 };
     char               *text = NULL;
@@ -480,7 +480,7 @@ int main(void) {
         test_resume(engine, chats);
         test_resume(engine, pairs);
         test_crash(engine);
-        test_refusals(engine);
+        test_training_refusals(engine);
         test_not_finite(engine);
         test_patience(engine);
         test_pairs(engine);
