@@ -87,6 +87,8 @@ done <<'END'
 list --json
 inspect --json --tensors --gpu-memory --ctx --kv
 tokenize -f --special --bos --decode --json
+train --out --resume --overwrite --checkpoint-every --estimate --epochs --max-steps --batch --accumulate --max-tokens --lr --schedule --warmup --decay
+train --clip --loss --beta --eval-split --eval-every --patience --seed --memory --rank --alpha --rslora --targets --layers --dropout --lora-plus --backend --json --quiet
 data --preview --max-tokens --eval-split --seed --mmproj --json
 run -f --prompts --out --parallel --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
 run --system --image --audio --video --fps --frames --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
@@ -165,6 +167,9 @@ unknown action of adapters|expected info, convert, merge, diff or random, not 's
 an adapter without a name|missing argument; usage: gemmule adapter info ADAPTER|adapter info
 too many adapters|unexpected argument; usage: gemmule adapter diff|adapter diff a b c
 data without a file|missing argument; usage: gemmule data MODEL FILE|data m
+training without examples|missing argument; usage: gemmule train MODEL FILE|train m
+an unknown schedule|--schedule takes constant, linear or cosine|train m f --schedule wavy
+an unknown loss|--loss takes completions or dpo|train m f --loss love
 too large a share|--eval-split takes a number from 0 to 0.9|data m f --eval-split 1
 too few tokens for an example|--max-tokens takes a whole number from 8|data m f --max-tokens 7
 too wide a window|1 to 512 positions, not 1024|synth e2b out.gguf --window 1024

@@ -33,7 +33,7 @@ typedef struct {
 
 extern const command command_list, command_devices, command_inspect, command_tokenize, command_run, command_chat,
     command_transcribe, command_serve, command_check, command_eval, command_bench, command_synth, command_adapter,
-    command_data, command_version;
+    command_data, command_train, command_version;
 
 int exit_code_of(gm_status status);
 

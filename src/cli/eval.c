@@ -37,6 +37,7 @@ static const option eval_options[] = {
 static const option_group groups[] = {
     OPTION_GROUP("evaluation", eval_options, 0),
     ENGINE_GROUP(offsetof(eval_values, engine)),
+    ADAPTER_GROUP(offsetof(eval_values, engine)),
 };
 
 enum { DEFAULT_MAX = 256, MOST_TASKS = 64 };

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 static const command *const commands[] = {
-    &command_run,     &command_chat,     &command_transcribe, &command_serve,   &command_list,
-    &command_inspect, &command_tokenize, &command_check,      &command_eval,    &command_bench,
-    &command_synth,   &command_adapter,  &command_data,       &command_devices, &command_version,
+    &command_run,      &command_chat,  &command_transcribe, &command_serve,   &command_list,  &command_inspect,
+    &command_tokenize, &command_check, &command_eval,       &command_bench,   &command_synth, &command_adapter,
+    &command_data,     &command_train, &command_devices,    &command_version,
 };
 
 /* ---- help ---- */

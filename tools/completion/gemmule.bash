@@ -16,6 +16,8 @@ _gemmule() {
     *:--kv) candidates="f16 f32 q8_0" ;;
     *:--cpu) candidates=$("$program" version 2>/dev/null | sed -n 's/^cpu:\([^;]*\);.*/\1/p' | tr -d ,) ;;
     *:--quant) candidates="q4_k_m q4_0 q8_0 f16" ;;
+    *:--schedule) candidates="constant linear cosine" ;;
+    *:--loss) candidates="completions dpo" ;;
     *:--flavour) candidates="llama.cpp ollama" ;;
     2:synth) candidates="e2b e4b 12b 26b 31b" ;;
     2:adapter) candidates="info convert merge diff random" ;;

@@ -19,6 +19,10 @@ function __gemmule_complete
             $program version 2>/dev/null | sed -n 's/^cpu: *\([^;]*\);.*/\1/p' | string split ', '
         case '*:--quant'
             printf '%s\n' q4_k_m q4_0 q8_0 f16
+        case '*:--schedule'
+            printf '%s\n' constant linear cosine
+        case '*:--loss'
+            printf '%s\n' completions dpo
         case '*:--flavour'
             printf '%s\n' llama.cpp ollama
         case 2:synth
