@@ -96,7 +96,7 @@ chat --max --temp --seed --system --fps --frames --think --adapter --backend --k
 transcribe --prompt --format --max --mmproj --backend --kv --threads --precise --cpu --gpu-memory
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --parallel --queue --timeout --verbose --adapter --backend --kv --threads --precise --cpu
 check --backend --mmproj --image --audio --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
-eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
+eval --task --first --max --least --show --prompts --adapter --backend --precise --threads --cpu --json
 bench -p -n -d -r --parallel --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --towers --seed
 adapter --json --quiet --ollama --type
