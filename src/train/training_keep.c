@@ -260,8 +260,10 @@ static gm_status checkpoint_read(gm_training *t, const gguf *g, error *e) {
 }
 
 gm_status training_restore(gm_training *t, error *e) {
-    gguf *g = NULL;
-    TRY(gguf_open_memory(t->checkpoint.data, t->checkpoint.length, &g, e));
+    gguf           *g = NULL;
+    error           damage = { 0 };
+    const gm_status opened = gguf_open_memory(t->checkpoint.data, t->checkpoint.length, &g, &damage);
+    if (opened) return fail(e, opened, "the checkpoint cannot be read: %s", damage.why);
     const gm_status status = checkpoint_read(t, g, e);
     gguf_free(g);
     return status;
