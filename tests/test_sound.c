@@ -244,7 +244,7 @@ static void test_refusals(void) {
         { "a frame of 3 bytes", 32, 3, 2, GM_BAD_FILE, "take 3 bytes; 2 were expected" },
         { "samples of 0 bits", 34, 0, 2, GM_UNSUPPORTED, "0 bits" },
         { "samples of 48 bits", 34, 48, 2, GM_UNSUPPORTED, "48 bits" },
-        { "data that is longer than the file", 40, 500, 4, GM_BAD_FILE, "has 500 bytes, of which 200 are there" },
+        { "data that is longer than the file", 40, 500, 4, GM_BAD_FILE, "should have 500 bytes, but has 200" },
         { "no samples", 40, 0, 4, GM_BAD_FILE, "no samples" },
     };
     buffer b = make_wav(&plain, 100), bad = { 0 };

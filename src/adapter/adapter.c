@@ -107,8 +107,7 @@ static gm_status check_halves(const adapter_half *a, const adapter_half *b, erro
         return fail(e, GM_BAD_FILE, "'%.*s' has a matrix %s but no matrix %s: an adapter needs both", STR_ARGS(a->name),
                     half_letter(a), a->second ? "A" : "B");
     if (!a->rank || !b->rank || !a->length || !b->length)
-        return fail(e, GM_BAD_FILE,
-                    "'%.*s': A is %llu x %llu and B %llu x %llu; a rank of 0 or an empty matrix is no adapter",
+        return fail(e, GM_BAD_FILE, "'%.*s': A is %llu x %llu and B %llu x %llu; neither may be empty",
                     STR_ARGS(a->name), (unsigned long long)a->rank, (unsigned long long)a->length,
                     (unsigned long long)b->length, (unsigned long long)b->rank);
     if (a->rank != b->rank)

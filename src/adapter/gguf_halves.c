@@ -28,7 +28,7 @@ static gm_status check_prefix(str prefix, error *e) {
     if (known && there.length == prefix.length) return GM_OK;
     return fail(e, GM_BAD_FILE,
                 "metadata key '" GGUF_PREFIX_KEY
-                "' is '%.*s'; expected what stands before 'layers.' in PEFT's paths, such "
+                "' is '%.*s'; expected the part before 'layers.' in PEFT's paths, such "
                 "as 'model.' or 'model.language_model.'",
                 STR_ARGS(prefix));
 }

@@ -16,7 +16,7 @@ static const option options[] = {
     FLAG_OPTION(adapter_values, json, "json", 0, "print one JSON object"),
     FLAG_OPTION(adapter_values, quiet, "quiet", 0, "merge: no progress bar and no table"),
     FLAG_OPTION(adapter_values, ollama, "ollama", 0,
-                "merge: write OUT.Modelfile, too, for `ollama create NAME -f OUT.Modelfile`"),
+                "merge: also write OUT.Modelfile, for `ollama create NAME -f OUT.Modelfile`"),
     TEXT_OPTION(adapter_values, type, "type", 0, "TYPE",
                 "merge: the type of the tensors that change, such as q8_0 or f16; default: as they are"),
     COUNT_OPTION(adapter_values, rank, "rank", 0, "N", 1, 256, "random: the rank; default 16"),

@@ -28,8 +28,9 @@ static const option options[] = {
     COUNT_OPTION(data_values, max_tokens, "max-tokens", 0, "N", 8, 1e9,
                  "cut examples off after N tokens; by default they may have any length"),
     NUMBER_OPTION(data_values, eval_split, "eval-split", 0, "F", 0, 0.9,
-                  "the share of the examples that is kept for evaluation; by default none"),
-    COUNT_OPTION(data_values, seed, "seed", 0, "N", 0, 18446744073709551615.0, "chooses these; by default 0"),
+                  "share of the examples to keep for evaluation; default: none"),
+    COUNT_OPTION(data_values, seed, "seed", 0, "N", 0, 18446744073709551615.0,
+                 "random seed that chooses them; default 0"),
     TEXT_OPTION(data_values, mmproj, "mmproj", 0, "FILE",
                 "the model's vision and audio towers, if they are in a file of their own (llama.cpp's mmproj)"),
     FLAG_OPTION(data_values, json, "json", 0, "print one JSON object; with --preview, with token ids and weights"),
@@ -278,7 +279,7 @@ const command command_data = {
     .summary = "check examples to learn from, and show them as the model sees them",
     .description =
         "Reads FILE line by line and prints how many examples and tokens it has, how many tokens count for the loss, "
-        "what is too long, what is there twice, and a histogram of lengths. FILE is JSONL, a JSON list or CSV with "
+        "which are too long or duplicates, and a histogram of lengths. FILE is JSONL, a JSON list or CSV with "
         "messages (also with tools and thinking), prompt and completion, instruction, input and output (Alpaca), "
         "conversations (ShareGPT), or prompt, chosen and rejected; or it is plain text. The form is recognised. Bad "
         "lines are named with their numbers. Reads only the tokenizer of MODEL, not the weights.",

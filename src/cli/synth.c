@@ -25,8 +25,9 @@ static const option options[] = {
     TEXT_OPTION(synth_values, quant, "quant", 0, "TYPE", "quantisation: q4_k_m, q4_0, q8_0 or f16; default q4_k_m"),
     TEXT_OPTION(synth_values, flavour, "flavour", 0, "F",
                 "write metadata and types like llama.cpp or like ollama; default llama.cpp"),
-    FLAG_OPTION(synth_values, towers, "towers", 0,
-                "vision and audio towers, too: in the same file like Ollama's, or in OUT.mmproj.gguf like llama.cpp's"),
+    FLAG_OPTION(
+        synth_values, towers, "towers", 0,
+        "add vision and audio towers: in the same file as Ollama does, or in OUT.mmproj.gguf as llama.cpp does"),
     COUNT_OPTION(synth_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
                  "random seed; the same seed gives the same file; default 0"),
     FLAG_OPTION(synth_values, json, "json", 0,

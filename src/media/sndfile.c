@@ -48,7 +48,7 @@ static gm_status sndfile_read(sound_reader *r, float *out, size_t most, size_t *
     s->done += frames > 0 ? frames : 0;
     /* FLAC says how many samples there are. The other formats do not, so a file that is cut off is a shorter sound. */
     if (frames <= 0 && s->kind == SOUND_FLAC && s->done < s->frames)
-        return fail(e, GM_BAD_FILE, "the FLAC file is cut off: it should have %lld samples, of which %lld are there",
+        return fail(e, GM_BAD_FILE, "the FLAC file is cut off: it should have %lld samples, but has %lld",
                     (long long)s->frames, (long long)s->done);
     *got = frames > 0 ? (size_t)frames : 0;
     return GM_OK;

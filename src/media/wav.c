@@ -107,7 +107,7 @@ static gm_status wav_scan(const uint8_t *bytes, size_t size, wav_chunks *out, er
         }
         if (length > there)
             return fail(e, GM_BAD_FILE,
-                        "the WAV file is cut off: its chunk at byte %llu has %llu bytes, of which %llu are there",
+                        "the WAV file is cut off: its chunk at byte %llu should have %llu bytes, but has %llu",
                         (unsigned long long)at, (unsigned long long)length, (unsigned long long)there);
         if (!memcmp(chunk, "fmt ", 4)) out->format = content, out->format_size = length;
         if (!memcmp(chunk, "ds64", 4) && length >= 16) long_data = wav_u64(content + 8);
