@@ -168,8 +168,8 @@ an adapter without a name|missing argument; usage: gemmule adapter info ADAPTER|
 too many adapters|unexpected argument; usage: gemmule adapter diff|adapter diff a b c
 data without a file|missing argument; usage: gemmule data MODEL FILE|data m
 training without examples|missing argument; usage: gemmule train MODEL FILE|train m
-an unknown schedule|--schedule takes constant, linear or cosine|train m f --schedule wavy
-an unknown loss|--loss takes completions or dpo|train m f --loss love
+an unknown schedule|--schedule takes one of constant, linear, cosine|train m f --schedule wavy
+an unknown loss|--loss takes one of completions, dpo|train m f --loss love
 too large a share|--eval-split takes a number from 0 to 0.9|data m f --eval-split 1
 too few tokens for an example|--max-tokens takes a whole number from 8|data m f --max-tokens 7
 too wide a window|1 to 512 positions, not 1024|synth e2b out.gguf --window 1024
