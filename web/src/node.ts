@@ -144,4 +144,5 @@ export { Adapter, Adapters } from './api/adapters.ts';
 export { Dataset } from './api/dataset.ts';
 export { Engine } from './api/engine.ts';
 export { Reply, Session } from './api/session.ts';
+export { Training } from './api/training.ts';
 export { ERROR_CODES, GemmuleError } from './core/errors.ts';

@@ -11,7 +11,7 @@ import { folderOfFiles } from '../src/sources/folder.ts';
 import { OllamaFolder } from '../src/sources/ollama.ts';
 import { readGguf } from './support/gguf.ts';
 import { startServer, type TestServer } from './support/http_server.ts';
-import { type Disk, disk, MemoryFolder } from './support/memory_files.ts';
+import { MemoryFolder, withStorage } from './support/memory_files.ts';
 import { DENSE, ROOT, scratch, WASM } from './support/models.ts';
 
 const OPTIONS = { wasmUrl: WASM, backend: 'wasm', threads: 1, precise: true } as const;
@@ -313,17 +313,6 @@ test('kept adapters are listed, read and deleted; a damaged one says so', async 
     await assert.rejects(store.delete('../x'), fails('BadArgument', /not the key of an adapter/));
     await assert.rejects(engine.adapters.kept(), fails('NotSupported', /no file storage/));
 });
-
-/* The package's own folder in memory, as a browser has it. */
-async function withStorage(work: (root: MemoryFolder, on: Disk) => Promise<void>): Promise<void> {
-    const on = disk(), root = new MemoryFolder('opfs', on);
-    Object.defineProperty(navigator, 'storage', { value: { getDirectory: async () => root }, configurable: true });
-    try {
-        await work(root, on);
-    } finally {
-        delete (navigator as { storage?: unknown }).storage;
-    }
-}
 
 test('an adapter that is kept again from its own copy stays; so does one that cannot be renamed', () => withStorage(async (_, on) => {
     const files = [fileOf(LORA, WEIGHTS), fileOf(LORA, CONFIG)];

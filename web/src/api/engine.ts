@@ -15,6 +15,7 @@ import { Dataset, type DatasetOptions } from './dataset.ts';
 import type { Connect, WorkerOptions } from './connect.ts';
 import { Session, tokenIds, wireOptions } from './session.ts';
 import { type SourceOptions, type Specified } from './source.ts';
+import { Training, type TrainingOptions } from './training.ts';
 
 export interface LoadOptions extends SourceOptions, WorkerOptions {
     /** 'auto', the default: a hardware GPU or wasm, whichever writes this model faster (`info.backendReason` says why).
@@ -97,6 +98,12 @@ export class Engine {
         const data = await specifyData(source);
         const { dataset, report } = await this.#connection.call('dataOpen', { data, options }, { signal, onEvent: onProgress });
         return new Dataset(this.#connection, dataset, report);
+    }
+
+    /** Teaches the model: makes an adapter from examples. The model must have been loaded with `training: true`. Trainings that are kept in
+     * this browser are in `TrainingStore`. */
+    train(options: TrainingOptions): Training {
+        return new Training(this.#connection, options);
     }
 
     /** The tokens of a text. Special tokens such as <|turn> are recognised only with `special`: never set it for text from others. */

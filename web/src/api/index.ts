@@ -23,6 +23,10 @@ export type { AdapterChoice, AdapterOptions } from './adapters.ts';
 export type { SessionReplyOptions } from './session.ts';
 export { Dataset } from './dataset.ts';
 export type { DatasetOptions } from './dataset.ts';
+export { Training } from './training.ts';
+export type { TrainingOptions, TrainingResult } from './training.ts';
+export { TrainingStore } from '../sources/training_store.ts';
+export type { KeptTraining, TrainingAdapter } from '../sources/training_store.ts';
 export type { DataSource } from '../sources/data.ts';
 export type { AdapterSource } from '../sources/adapter.ts';
 export { AdapterStore } from '../sources/adapter_store.ts';
@@ -43,8 +47,8 @@ export type { PictureBudget, PictureInput, Samples, SoundInput, VideoFrameInput,
 export { OllamaFolder } from '../sources/ollama.ts';
 export type { OllamaAdapter, OllamaModel } from '../sources/ollama.ts';
 export type { Folder } from '../sources/folder.ts';
-export type { CacheMode, DeviceEvent, Progress, ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
+export type { CacheMode, DeviceEvent, Progress, ReplyPiece, TokenLogprobText, TrainingEvent } from '../worker/protocol.ts';
 export type {
     AdapterForm, AdapterInfo, AdapterReport, Backend, DataOptions, DataPreview, DataProgress, DataReport, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, Part, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
-    ToolCall,
+    ToolCall, TrainingEnd, TrainingHistory, TrainingSettings, TrainingState,
 } from '../core/types.ts';

@@ -6,6 +6,7 @@ import { GemmuleError } from './errors.ts';
 import type { Machine } from './machine.ts';
 import { wholeNumber, withRequest } from './request.ts';
 import { CoreSession } from './session.ts';
+import { CoreTraining } from './training.ts';
 import type {
     AdapterBytes,
     AdapterFile,
@@ -22,6 +23,7 @@ import type {
     ReplyOptions,
     Sampling,
     SessionOptions,
+    TrainingSettings,
 } from './types.ts';
 
 const KV_TYPES: Record<KeyValueType, number> = { f16: 1, f32: 2, q8_0: 3 };
@@ -70,6 +72,10 @@ export class CoreEngine implements CoreEngineLike {
 
     dataset(files: readonly DataFile[], options: DataOptions = {}, signal?: AbortSignal, onProgress?: (progress: DataProgress) => void): Promise<CoreDataset> {
         return CoreDataset.read(this.#machine, this.#engine, files, options, signal, onProgress);
+    }
+
+    train(files: readonly DataFile[], settings: TrainingSettings & { name?: string }, checkpoint: Uint8Array | null = null): CoreTraining {
+        return new CoreTraining(this.#machine, this.#engine, files, settings, checkpoint);
     }
 
     #adopt(pointer: number): CoreSession {

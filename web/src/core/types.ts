@@ -364,6 +364,105 @@ export interface DataProgress {
     total: number;
 }
 
+// ---- training ----
+
+/** How to train. What is not given has a good default. */
+export interface TrainingSettings extends DataOptions {
+    /** Of the adapter; by default 16. */
+    rank?: number;
+    /** By default twice the rank. */
+    alpha?: number;
+    rslora?: boolean;
+    /** 'q,k,v,o,gate,up,down' by default. */
+    targets?: string;
+    /** '0-5,9'; by default all. */
+    layers?: string;
+    /** 'completions', or 'dpo' for preference pairs; by default what the examples are for. */
+    loss?: 'completions' | 'dpo';
+    /** Of dpo; by default 0.1. */
+    beta?: number;
+    /** By default 3. */
+    epochs?: number;
+    maxSteps?: number;
+    /** Examples that are computed together, by default 8; and batches per step, by default 1. */
+    batch?: number;
+    accumulate?: number;
+    /** The highest learning rate; by default 2e-4. */
+    rate?: number;
+    schedule?: 'constant' | 'linear' | 'cosine';
+    /** Steps, or below 1 the share of all; by default 0.05. */
+    warmup?: number;
+    decay?: number;
+    /** The most norm of all gradients; by default 1. */
+    clip?: number;
+    dropout?: number;
+    /** How much faster B learns than A. */
+    loraPlus?: number;
+    /** Steps between evaluations; by default an epoch. */
+    evalEvery?: number;
+    /** Evaluations without a better one, after which training ends with the best adapter. */
+    patience?: number;
+    /** Steps after which the state is kept; by default 50. */
+    keepEvery?: number;
+    /** The most bytes for activations. */
+    memory?: number;
+}
+
+/** How far a training is. null: not known, or there is none. */
+export interface TrainingState {
+    step: number;
+    steps: number;
+    /** From 0 on. */
+    epoch: number;
+    epochs: number;
+    /** Of the last step: the mean over its tokens that count. */
+    loss: number | null;
+    evalLoss: number | null;
+    perplexity: number | null;
+    bestEvalLoss: number | null;
+    /** Of dpo: the share of pairs of which the better is preferred. */
+    accuracy: number | null;
+    /** The learning rate. */
+    rate: number;
+    /** Of all gradients, before they were clipped. */
+    norm: number | null;
+    tokensPerSecond: number;
+    seconds: number;
+    secondsLeft: number | null;
+    /** Learned from. */
+    tokens: number;
+    /** Bytes that the training takes. */
+    memory: number;
+    /** The step of the state that was kept last. */
+    keptStep: number;
+}
+
+/** data: the examples are read. start: the first batch is computed, so memory and time are known. kept: the state after this step can be
+ * saved. */
+export type CoreTrainingEvent = TrainingState & { kind: 'data' | 'start' | 'step' | 'evaluation' | 'kept' };
+
+/** complete: all epochs or steps. patience: evaluations did not get better. stopped: by the caller. */
+export type TrainingEnd = 'complete' | 'patience' | 'stopped';
+
+/** The losses of all steps, from step 1 on, and of the evaluations, each after a step. */
+export interface TrainingHistory {
+    losses: Float32Array<ArrayBuffer>;
+    evaluations: { step: number; loss: number }[];
+}
+
+export interface CoreTrainingLike {
+    readonly state: TrainingState;
+    /** The next event, or how the training ended. */
+    next(): Promise<CoreTrainingEvent | TrainingEnd>;
+    /** Ends soon, after the current step. */
+    stop(): void;
+    /** Of the state that was kept last: what a training goes on from, and the adapter as a GGUF file. */
+    checkpoint(): Uint8Array<ArrayBuffer>;
+    adapter(): Uint8Array<ArrayBuffer>;
+    history(): TrainingHistory;
+    free(): void;
+}
+
 export interface CoreDatasetLike {
     readonly report: DataReport;
     preview(index: number): DataPreview;
@@ -393,6 +492,8 @@ export interface CoreEngineLike {
     convertAdapter(name: string, bytes: AdapterBytes, form: AdapterForm): AdapterFile[];
     /** Reads examples to learn from. The first file has them; the others are the pictures and sounds that they name. */
     dataset(files: readonly DataFile[], options?: DataOptions, signal?: AbortSignal, onProgress?: (progress: DataProgress) => void): Promise<CoreDatasetLike>;
+    /** Starts a training, or goes on from a checkpoint. */
+    train(files: readonly DataFile[], settings: TrainingSettings & { name?: string }, checkpoint?: Uint8Array | null): CoreTrainingLike;
     tokenize(text: string, parseSpecial?: boolean): Int32Array;
     /** The bytes of one token, which alone may not be UTF-8. */
     tokenText(id: number): Uint8Array;

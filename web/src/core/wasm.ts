@@ -93,10 +93,20 @@ export interface TrainingExports {
     gmw_dataset_info(context: Pointer, dataset: Pointer): number;
     gmw_dataset_preview(context: Pointer, engine: Pointer, dataset: Pointer, index: number): number;
     gmw_dataset_free(dataset: Pointer): void;
+    gmw_training_new(
+        context: Pointer, engine: Pointer, data: Pointer, options: Pointer, length: number, checkpoint: Pointer, checkpointSize: number, out: Pointer,
+    ): number;
+    gmw_training_next(context: Pointer, training: Pointer, out: Pointer): number;
+    gmw_training_stop(training: Pointer): void;
+    gmw_training_checkpoint(context: Pointer, training: Pointer, out: Pointer, size: Pointer): number;
+    gmw_training_adapter(context: Pointer, training: Pointer, out: Pointer, size: Pointer): number;
+    gmw_training_losses(training: Pointer, losses: Pointer): number;
+    gmw_training_evaluations(training: Pointer, losses: Pointer, steps: Pointer): number;
+    gmw_training_free(training: Pointer): void;
 }
 
 const decoder = new TextDecoder();
-const SCRATCH = 96; // bytes for results beside the status
+const SCRATCH = 192; // bytes for results beside the status
 
 // What the C library needs from its system: a clock. There are no files, and printed text is dropped.
 function systemImports(memory: () => WebAssembly.Memory): WebAssembly.ModuleImports {

@@ -179,7 +179,7 @@ function writeAbout(folder: FileSystemDirectoryHandle, name: string, info: Adapt
 }
 
 /* The browser writes beside and renames: never half a file. */
-async function writeFile(folder: FileSystemDirectoryHandle, name: string, content: Blob): Promise<void> {
+export async function writeFile(folder: FileSystemDirectoryHandle, name: string, content: Blob): Promise<void> {
     const file = await folder.getFileHandle(name, { create: true });
     if (typeof file.createWritable !== 'function') throw new GemmuleError('NotSupported', 'this browser cannot write files (createWritable is missing)');
     const stream = await file.createWritable();

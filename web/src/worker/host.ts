@@ -11,6 +11,7 @@ import type {
 } from '../core/types.ts';
 import { HeldAdapters, type OpenSource } from './adapters.ts';
 import { HeldDatasets } from './datasets.ts';
+import { Trainings } from './trainings.ts';
 import {
     type AdapterUse, type Args, type DeviceEvent, type Event, type LoadArgs, type LoadResult, type Operation, type Port, PROTOCOL, type Progress,
     type ReplyPiece, type Request, type Result, type SourceSpec, type WasmUrls, type WireReplyOptions,
@@ -54,6 +55,7 @@ export class Host {
     readonly #sessions = new Map<number, HeldSession>();
     readonly #adapters: HeldAdapters;
     readonly #datasets = new HeldDatasets();
+    readonly #trainings: Trainings;
     #lastSession = 0;
     #turn: Promise<unknown> = Promise.resolve(); // ends with the last operation on the engine
     readonly #last = new Map<number, Promise<unknown>>(); // ends with the last operation on each session; none is rejected
@@ -69,6 +71,14 @@ export class Host {
         this.#port = port;
         this.#environment = environment;
         this.#adapters = new HeldAdapters((spec, options) => environment.openSource(spec, options));
+        this.#trainings = new Trainings({
+            ready: () => this.#now(new AbortController().signal),
+            lost: (engine, error) => {
+                const lost = this.#loaded !== null && (error.name === 'DeviceLost' || this.#engine !== engine);
+                if (lost) this.#lose(engine, error.message);
+                return lost;
+            },
+        });
         port.onMessage = (message) => void this.#answer(message as Request);
     }
 
@@ -490,6 +500,12 @@ export class Host {
             this.#compute(null, signal, (engine) => this.#datasets.open(engine, data, options, signal, seldom(emit))),
         dataPreview: ({ dataset, index }, { signal }) =>
             this.#compute(null, signal, (engine) => this.#datasets.preview(engine, dataset, index, signal)),
+        // Outside of the turns: answers and new adapters do not wait for the end of a training.
+        train: (args, { signal, emit }) => this.#trainings.run(args, signal, emit),
+        trainControl: ({ training, action }) => {
+            this.#trainings.control(training, action);
+            return null;
+        },
         dataFree: ({ dataset }) => {
             this.#datasets.free(dataset);
             return null;

@@ -15,8 +15,8 @@
 
 import type { WireError } from '../core/errors.ts';
 import type {
-    AdapterFile, AdapterForm, AdapterInfo, AdapterReport, Backend, DataOptions, DataPreview, DataProgress, DataReport, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
-    SessionOptions, EngineOptions,
+    AdapterFile, AdapterForm, AdapterInfo, AdapterReport, Backend, CoreTrainingEvent, DataOptions, DataPreview, DataProgress, DataReport, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
+    SessionOptions, EngineOptions, TrainingEnd, TrainingHistory, TrainingSettings, TrainingState,
 } from '../core/types.ts';
 import type { StoreProgress } from '../sources/store.ts';
 
@@ -60,6 +60,38 @@ export interface DataSpec {
     name: string;
     blob: Blob;
     media: { path: string; blob: Blob }[];
+}
+
+export interface TrainArgs {
+    /** The page's number for it. */
+    training: number;
+    name: string;
+    /** null: goes on with the one of this name that is kept. */
+    data: DataSpec | null;
+    settings: TrainingSettings;
+    /** Whether its state is kept in the browser. */
+    store: boolean;
+}
+
+/** What happens in a training. history: the losses before it was interrupted. stored: the state after this step is in the browser's
+ * storage; not-stored: it is only in memory. lost: the GPU was lost, and the training goes on from this step on a new one. */
+export type TrainingEvent =
+    | CoreTrainingEvent
+    | (TrainingState & { kind: 'paused' | 'resumed' })
+    | ({ kind: 'history' } & TrainingHistory)
+    | { kind: 'stored'; step: number }
+    | { kind: 'not-stored'; step: number; reason: string }
+    | { kind: 'lost'; step: number; reason: string };
+
+/** `adapter`: a GGUF file; null: no state was kept. */
+export interface TrainingOutcome {
+    name: string;
+    end: TrainingEnd;
+    state: TrainingState;
+    history: TrainingHistory;
+    adapter: Uint8Array<ArrayBuffer> | null;
+    /** Whether it is in the browser's storage. */
+    stored: boolean;
 }
 
 /** Load options that fit into a message. */
@@ -138,6 +170,8 @@ export interface Operations {
     /** Reads examples to learn from. */
     dataOpen: { args: { data: DataSpec; options: DataOptions }; result: { dataset: number; report: DataReport }; event: DataProgress };
     dataPreview: { args: { dataset: number; index: number }; result: DataPreview; event: never };
+    train: { args: TrainArgs; result: TrainingOutcome; event: TrainingEvent };
+    trainControl: { args: { training: number; action: 'pause' | 'resume' | 'stop' }; result: null; event: never };
     dataFree: { args: { dataset: number }; result: null; event: never };
     useAdapters: { args: SessionRef & { adapters: AdapterUse[] }; result: null; event: never };
     open: { args: { options: SessionOptions; adapters: AdapterUse[] }; result: { session: number; context: number }; event: never };

@@ -161,3 +161,14 @@ export class MemoryFolder implements Folder {
         return found;
     }
 }
+
+/** Runs with the package's own folder in memory, as a browser has it. */
+export async function withStorage(work: (root: MemoryFolder, on: Disk) => Promise<void>): Promise<void> {
+    const on = disk(), root = new MemoryFolder('opfs', on);
+    Object.defineProperty(navigator, 'storage', { value: { getDirectory: async () => root }, configurable: true });
+    try {
+        await work(root, on);
+    } finally {
+        delete (navigator as { storage?: unknown }).storage;
+    }
+}
