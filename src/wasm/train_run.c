@@ -83,7 +83,7 @@ static gm_status settings_read(str text, gm_training_options *out, arena *a, err
 
 /* ---- the training ---- */
 
-static gm_status training_read_media(void *user, const char *path, void **bytes, size_t *size) {
+static gm_status wasm_training_media(void *user, const char *path, void **bytes, size_t *size) {
     const wasm_file *f = wasm_data_find(user, path);
     if (!f) return GM_NOT_FOUND;
     *bytes = malloc(f->size + 1);
@@ -104,7 +104,7 @@ gm_status gmw_training_new(wasm_context *c, gm_engine *engine, wasm_data *d, con
     gm_training_options options = { .data = d->main->bytes,
                                     .data_size = d->main->size,
                                     .data_name = d->main->path,
-                                    .media = training_read_media,
+                                    .media = wasm_training_media,
                                     .media_user = d,
                                     .checkpoint = checkpoint_size ? checkpoint : NULL,
                                     .checkpoint_size = checkpoint_size };

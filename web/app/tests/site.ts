@@ -27,7 +27,7 @@ export function startSite(routes: NonNullable<ServerOptions['routes']> = {}, mod
     if (!existsSync(join(APP, 'index.html'))) throw new Error(`${APP} is missing: build the app first`);
     const files: Record<string, string> = { '/models/box.gguf': resolve(model) };
     for (const name of checks ? [] : readdirSync(join(APP, 'assets'))) {
-        if (/^gemmule-(?!threads)[\w-]+\.wasm$/.test(name)) files[`/assets/${name}`] = UNCHECKED_WASM;
+        if (/^gemmule-(?!threads|train)[\w-]+\.wasm$/.test(name)) files[`/assets/${name}`] = UNCHECKED_WASM;
     }
     return startServer({
         root: APP, files, routes,
