@@ -408,6 +408,7 @@ typedef struct {
     uint64_t             seed;                                /* same seed and logits: same token on every backend */
     const gm_logit_bias *bias;
     size_t               bias_count;
+    const uint32_t      *mask; /* only tokens with a 1 in bit id % 32 of word id / 32 are drawn; NULL: all */
 } gm_sampling;
 
 GM_API void gm_sampling_default(const gm_engine *engine, gm_sampling *out);

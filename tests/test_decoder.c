@@ -52,6 +52,8 @@ typedef struct {
 
 static const gm_logit_bias bias[] = { { 310, 4 }, { 311, -4 } };
 
+static uint32_t mask[1 << 10]; /* every third token may be drawn */
+
 static void writer_settings(size_t i, gm_sampling *sampling, gm_reply_options *options) {
     gm_sampling_default(engine, sampling);
     sampling->seed = i;
@@ -59,6 +61,7 @@ static void writer_settings(size_t i, gm_sampling *sampling, gm_reply_options *o
     sampling->top_k = i % 2 ? 0 : 40;
     if (i % 4 == 1) sampling->repetition_penalty = 1.3f, sampling->penalty_window = 16;
     if (i % 4 == 2) sampling->bias = bias, sampling->bias_count = COUNT_OF(bias);
+    if (i % 4 == 3) sampling->mask = mask;
     *options = (gm_reply_options){
         .sampling = sampling, .max_tokens = (uint32_t)length, .want_logprobs = true, .logprobs = (uint32_t)(i % 4)
     };
@@ -148,10 +151,17 @@ static void writer_compare_on_gpu(const answer *a, size_t i, uint32_t context) {
     writer_compare_near(a, &alone, i);
 }
 
+static bool writer_is_masked(const answer *a) {
+    size_t at = 0;
+    while (at < a->count && a->drawn[at].token % 3 == 0) at += a->width;
+    return at >= a->count;
+}
+
 /* As it is alone: the draws with their log-probabilities, the tokens held, and the logits. */
 static void writer_compare(const answer *a, size_t i, gm_kv_type kv, uint32_t context) {
     answer         alone;
     const int32_t *got, *want;
+    if (i % 4 == 3) CHECK(writer_is_masked(a));
     if (on_gpu) {
         writer_compare_on_gpu(a, i, context);
         return;
@@ -581,6 +591,7 @@ static void test_on_cpu(void) {
 }
 
 int main(int argc, char **argv) {
+    for (size_t id = 0; id < 32 * COUNT_OF(mask); id += 3) mask[id / 32] |= 1u << id % 32;
     if (argc > 1 && !strcmp(argv[1], "gpu")) test_on_gpu();
     else test_on_cpu();
     return test_end();

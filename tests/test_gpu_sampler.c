@@ -375,7 +375,7 @@ enum { LARGEST = 33001, MOST_BIASES = 20 };
 /* A request with what it points to. */
 typedef struct {
     float         logits[LARGEST];
-    uint32_t      suppressed[LARGEST / 32 + 1];
+    uint32_t      suppressed[LARGEST / 32 + 1], mask[LARGEST / 32 + 1];
     gm_sampling   sampling;
     gm_logit_bias biases[MOST_BIASES];
     int32_t       history[HISTORY];
@@ -399,6 +399,8 @@ static request random_request(dice *d, size_t n, random_case *c) {
     }
     request r = { p, c->logits, n, c->history, history_count, NULL, 0, MOST_DRAWS, 0 };
     if (!roll(d, 4)) r.suppressed = c->suppressed;
+    for (size_t j = 0; j < COUNT_OF(c->mask); j++) c->mask[j] = roll(d, UINT32_MAX) | 1u << j % 32;
+    if (!roll(d, 4)) p->mask = c->mask;
     r.position = (uint64_t)roll(d, 3) << 32 | roll(d, UINT32_MAX);
     r.alternatives = (uint32_t)PICK(d, 0, 1, 5, SAMPLER_MOST_ALTERNATIVES);
     return r;

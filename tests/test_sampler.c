@@ -395,6 +395,20 @@ static void test_edits(void) {
     for (size_t i = 0; i < SMALL; i += 3) edited[i] = -INFINITY;
     compare_edit(&p, logits, NULL, 0, suppressed, edited);
 
+    TEST("a mask, alone and with suppressed ids");
+    uint32_t mask[(SMALL + 31) / 32] = { 0 };
+    for (size_t i = 0; i < SMALL; i++) mask[i / 32] |= (uint32_t)(i % 5 != 2) << i % 32;
+    p.mask = mask;
+    for (size_t i = 2; i < SMALL; i += 5) edited[i] = -INFINITY;
+    compare_edit(&p, logits, NULL, 0, suppressed, edited);
+    gm_sampling masked = plain;
+    masked.mask = mask;
+    memcpy(edited, logits, sizeof edited);
+    for (size_t i = 2; i < SMALL; i += 5) edited[i] = -INFINITY;
+    compare_edit(&masked, logits, NULL, 0, NULL, edited);
+    CHECK(sampling_equal(&masked, &masked) && !sampling_equal(&masked, &plain));
+    p.mask = NULL;
+
     TEST("greedy sees bias, penalties and suppression");
     sampler *s = make_sampler(SMALL);
     error    e = { 0 };

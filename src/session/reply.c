@@ -70,6 +70,13 @@ static gm_status reply_copy_options(gm_reply *r, const gm_reply_options *options
         memcpy(bias, r->sampling.bias, r->sampling.bias_count * sizeof *bias);
         r->sampling.bias = bias;
     }
+    if (r->sampling.mask) {
+        const size_t words = (engine->weights.config.vocabulary + 31) / 32;
+        uint32_t    *mask = arena_array(&r->memory, words, sizeof *mask);
+        if (!mask) return fail_memory(e, "the mask of tokens", words * sizeof *mask);
+        memcpy(mask, r->sampling.mask, words * sizeof *mask);
+        r->sampling.mask = mask;
+    }
     r->stops = arena_array(&r->memory, stop_count, sizeof *r->stops);
     if (!r->stops && stop_count) return fail_memory(e, "the stop strings", stop_count * sizeof *r->stops);
     for (size_t i = 0; i < stop_count; i++) {

@@ -40,7 +40,7 @@ bool sampling_equal(const gm_sampling *a, const gm_sampling *b) {
            a->typical_p == b->typical_p && a->repetition_penalty == b->repetition_penalty &&
            a->presence_penalty == b->presence_penalty && a->frequency_penalty == b->frequency_penalty &&
            a->penalty_window == b->penalty_window && a->seed == b->seed && a->bias == b->bias &&
-           a->bias_count == b->bias_count;
+           a->bias_count == b->bias_count && a->mask == b->mask;
 }
 
 enum { BLOCK = 256, DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, MOST_TOKENS = 1 << 20 };
@@ -182,11 +182,13 @@ static void apply_penalties(sampler *s, const gm_sampling *p, const int32_t *his
     }
 }
 
-static void apply_suppressed(sampler *s, const uint32_t *suppressed) {
+/* `suppressed` or `mask` may be NULL. */
+static void apply_suppressed(sampler *s, const uint32_t *suppressed, const uint32_t *mask) {
     for (size_t word = 0; word < (s->n + 31) / 32; word++) {
-        if (!suppressed[word]) continue;
+        const uint32_t never = (suppressed ? suppressed[word] : 0) | (mask ? ~mask[word] : 0);
+        if (!never) continue;
         for (size_t id = word * 32; id < min_size(s->n, word * 32 + 32); id++)
-            if (suppressed[word] >> (id % 32) & 1) s->fixed[id] = FIXED_NEVER;
+            if (never >> (id % 32) & 1) s->fixed[id] = FIXED_NEVER;
     }
 }
 
@@ -195,10 +197,10 @@ static void logits_edit(sampler *s, const gm_sampling *p, const int32_t *history
                         const uint32_t *suppressed) {
     const bool penalties = p->penalty_window && history_count &&
                            (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0);
-    if (!p->bias_count && !penalties && !suppressed) return;
+    if (!p->bias_count && !penalties && !suppressed && !p->mask) return;
     apply_bias(s, p);
     if (penalties) apply_penalties(s, p, history, history_count);
-    if (suppressed) apply_suppressed(s, suppressed);
+    if (suppressed || p->mask) apply_suppressed(s, suppressed, p->mask);
     for (size_t block = 0; block < s->blocks; block++)
         s->block_best[block] = largest_of(s->fixed + block * BLOCK, block_size(s, block));
 }

@@ -15,7 +15,7 @@ void      sampler_free(sampler *s);
 /* Checks the ranges. The error names the parameter. */
 gm_status sampling_check(const gm_sampling *p, size_t vocabulary, error *e);
 
-/* Whether both draw alike. Lists of biases are compared by their address. */
+/* Whether both draw alike. Lists of biases and masks are compared by their address. */
 bool sampling_equal(const gm_sampling *a, const gm_sampling *b);
 
 /* `position` counts the random draws (the index of the token drawn); `history` are the tokens that penalties look at, the

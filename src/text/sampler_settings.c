@@ -6,7 +6,15 @@
 
 #include <stdlib.h>
 
-static size_t suppressed_words(const sampler_settings *s) { return s->suppressed ? (s->vocabulary + 31) / 32 : 0; }
+static bool has_suppressed(const sampler_settings *s) { return s->suppressed || s->sampling->mask; }
+
+static size_t suppressed_words(const sampler_settings *s) { return has_suppressed(s) ? (s->vocabulary + 31) / 32 : 0; }
+
+static void write_suppressed(const sampler_settings *s, uint32_t *words) {
+    const uint32_t *mask = s->sampling->mask;
+    for (size_t i = 0; i < suppressed_words(s); i++)
+        words[i] = (s->suppressed ? s->suppressed[i] : 0) | (mask ? ~mask[i] : 0);
+}
 
 size_t sampler_settings_words(const sampler_settings *s) {
     const size_t rest = suppressed_words(s) + 2 * s->sampling->bias_count;
@@ -125,9 +133,9 @@ gm_status sampler_settings_write(const sampler_settings *s, uint32_t *words, err
     words[SAMPLER_FREQUENCY] = (uint32_t)fixed_from_parameter(p->frequency_penalty);
     words[SAMPLER_WINDOW] = has_penalties(p) ? p->penalty_window : 0;
     words[SAMPLER_BIASES] = (uint32_t)p->bias_count;
-    words[SAMPLER_SUPPRESS] = s->suppressed != NULL;
+    words[SAMPLER_SUPPRESS] = has_suppressed(s);
     words[SAMPLER_STEP_COUNT] = write_steps(s, words + SAMPLER_STEPS);
     memcpy(words + SAMPLER_EXPONENTS, exp2_table, sizeof exp2_table);
-    if (s->suppressed) memcpy(words + SAMPLER_REST, s->suppressed, suppressed_words(s) * sizeof *words);
+    write_suppressed(s, words + SAMPLER_REST);
     return write_biases(p, words + SAMPLER_REST + suppressed_words(s), e);
 }
