@@ -790,6 +790,8 @@ for isa in $instruction_sets; do
         --adapter $fixtures/tiny-dense-adapters/embedding --adapter=$fixtures/tiny-dense-adapters/head --adapter $fixtures/tiny-dense-adapters/part
     # logits, the loss, all gradients, and the losses of steps of AdamW
     checks "training, $isa" $dense $fixtures/tiny-dense-lora.expect.gguf 75 1e-4 --precise --cpu "$isa" --adapter $fixtures/tiny-dense-lora
+    checks "an adapter of quantised weights, $isa" $fixtures/small-dense-Q4_K_M.gguf $fixtures/small-dense-Q4_K_M-lora.expect.gguf 1 1e-4 --precise --cpu "$isa" \
+        --adapter $fixtures/small-dense-Q4_K_M-lora
     checks "training with experts, $isa" $fixtures/tiny-moe.gguf $fixtures/tiny-moe-lora.expect.gguf 43 1e-4 --precise --cpu "$isa" --adapter $fixtures/tiny-moe-lora
 done
 run "an adapter that is missing" 1 check $dense $fixtures/tiny-dense-adapters.expect.gguf --precise --adapter $fixtures/tiny-dense-adapters/head
@@ -900,6 +902,7 @@ says "not an adapter"
 one_line
 run "an adapter to GGUF" 0 adapter convert $lora "$scratch/lora.gguf"
 silent
+checks "the adapter as a GGUF" $dense $fixtures/tiny-dense-lora.expect.gguf 75 1e-4 --precise --adapter "$scratch/lora.gguf"
 run "and back" 0 adapter convert "$scratch/lora.gguf" "$scratch/lora"
 run "what comes back is the same" 0 adapter diff $lora "$scratch/lora"
 has "36 in both, 0 only in A, 0 only in B: they change the model in the same way"

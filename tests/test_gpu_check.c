@@ -43,6 +43,7 @@ static const struct {
     { "tiny-moe", NULL, "1e-4", { "--precise" }, { 0 } },
     { "tiny-moe-split", "tiny-moe", "1e-4", { "--precise" }, { 0 } },
     { "tiny-mm", NULL, "1e-4", { "--precise", TOWERS("tiny-mm"), MEDIA }, { 0 } },
+    { "tiny-dense", "tiny-dense-lora", "1e-4", { "--precise", ADAPTER("tiny-dense-lora") }, { "logits " } },
     { "tiny-moe", "tiny-moe-lora", "1e-4", { "--precise", ADAPTER("tiny-moe-lora") }, { "logits " } },
     { "tiny-dense",
       "tiny-dense-adapters",
@@ -65,6 +66,11 @@ static const struct {
     /* The tiny models above and the op test cover the f32 kernels without features. */
     { "small-dense-Q4_K_M", NULL, "1e-3", { "--precise" }, { 0 } },
     { "small-moe-Q4_K_M", NULL, "1e-3", { "--precise" }, { 0 } },
+    { "small-dense-Q4_K_M",
+      "small-dense-Q4_K_M-lora",
+      "1e-4",
+      { "--precise", ADAPTER("small-dense-Q4_K_M-lora") },
+      { "logits " } },
     /* Widths, heads and windows that no real model has. */
     { "odd-dense", NULL, "1e-4", { "--precise" }, { 0 } },
 };
