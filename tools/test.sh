@@ -148,6 +148,7 @@ build tsan test_threads gemmule
 build aarch64 test_kernels
 build aarch64-dotprod test_kernels
 build wasm
+step build-mpi bash -c 'cd plugins/mpi && cmake --preset mpi && cmake --build --preset mpi'
 step web-types node node_modules/typescript/bin/tsc -p web/tsconfig.json --noEmit
 step web-app-types node node_modules/typescript/bin/tsc -p web/app/tsconfig.json --noEmit
 step web-package node web/build.mjs

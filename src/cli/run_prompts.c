@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
+#include "cli/peers.h"
 #include "cli/terminal.h"
 #include "serve/chat_request.h"
 
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -26,6 +28,7 @@ typedef struct {
     buffer       result; /* a line; empty: not answered yet */
     str          before; /* the line of an earlier run */
     bool         again;  /* that line is an error: the prompt is asked again */
+    bool         sent;   /* the answer, to process 0 */
 } prompt_line;
 
 /* One of the answers that are being written. */
@@ -54,6 +57,8 @@ typedef struct {
     size_t                 rewritten; /* of them, lines that are in the file which replaces the output */
     size_t                 failed;
     progress               bar;
+    peers                  peers;
+    bool                   shared; /* each process answers its part of the prompts */
 } prompts_state;
 
 /* ---- reading ---- */
@@ -115,7 +120,7 @@ static gm_status prompts_add(prompts_state *s, size_t number, str text, error *e
     const gm_status status = line_read(line, text, &problem);
     if (!status) return GM_OK;
     if (status == GM_NO_MEMORY) return fail(e, status, "%s", problem.why);
-    if (s->bad++ < MOST_COMPLAINTS)
+    if (s->bad++ < MOST_COMPLAINTS && !s->peers.part)
         complain(EXIT_BAD_INPUT, "%s, line %zu: %s", s->options->prompts, number, problem.why);
     return GM_OK;
 }
@@ -164,8 +169,9 @@ static bool is_answer_of(str text, size_t number, bool *failed) {
 static gm_status prompts_open_out(prompts_state *s, error *e) {
     const char *path = s->options->out;
     size_t      at = 0;
-    s->out = fopen(path, "a+b");
-    if (!s->out) return fail(e, GM_IO, "cannot open %s: %s", path, strerror(errno));
+    if (s->peers.part && access(path, F_OK)) return GM_OK; /* process 0 writes */
+    if (!s->peers.part) s->out = fopen(path, "a+b");
+    if (!s->peers.part && !s->out) return fail(e, GM_IO, "cannot open %s: %s", path, strerror(errno));
     gm_status status = input_read(path, &s->earlier, e);
     const str all = buffer_view(&s->earlier);
     while (!status && at < all.length) {
@@ -183,9 +189,21 @@ static gm_status prompts_open_out(prompts_state *s, error *e) {
         s->again += failed;
         at += line.length + 1;
     }
-    if (!status && at < all.length && ftruncate(fileno(s->out), (off_t)at))
+    if (!status && s->out && at < all.length && ftruncate(fileno(s->out), (off_t)at))
         status = fail(e, GM_IO, "cannot cut off the last line of %s, which is not whole: %s", path, strerror(errno));
     return status;
+}
+
+/* Process 0 writes to the file when all have read it, and found the same. */
+static gm_status prompts_agree(prompts_state *s, error *e) {
+    const float mine[] = { (float)s->count, (float)s->written };
+    float       sums[] = { mine[0], mine[1] };
+    TRY(peers_sum(&s->peers, sums, COUNT_OF(sums), e));
+    if (sums[0] == mine[0] * (float)s->peers.parts && sums[1] == mine[1] * (float)s->peers.parts) return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT,
+                "process %zu finds %zu prompts and %zu answers, others do not: %s and %s must be in a folder that all "
+                "machines share",
+                s->peers.part, s->count, s->written, s->options->prompts, s->options->out);
 }
 
 /* Writes to the new file what takes the place of the earlier run's lines, up to the first one whose answer is not there yet; `all`: that
@@ -295,12 +313,17 @@ static gm_status slot_advance(prompts_state *s, prompt_slot *q, error *e) {
     return GM_OK;
 }
 
+static bool prompt_is_mine(const prompts_state *s, size_t i) {
+    return !s->shared || i % s->peers.parts == s->peers.part;
+}
+
 /* Gives each slot a prompt and a call. *busy: some are not answered. */
 static gm_status prompts_round(prompts_state *s, bool *busy, error *e) {
     *busy = false;
     if (interrupted()) return fail(e, GM_CANCELLED, "interrupted");
     for (size_t i = 0; i < s->options->parallel; i++) {
         prompt_slot *q = &s->slots[i];
+        while (s->next < s->end && !prompt_is_mine(s, s->next)) s->next++;
         if (!q->line && q->session && s->next < s->end) slot_start(s, q, &s->lines[s->next++]);
         if (q->line) TRY(slot_advance(s, q, e));
         *busy = *busy || q->line;
@@ -331,13 +354,81 @@ static gm_status prompts_answer_again(prompts_state *s, error *e) {
     return status ? fail(e, status, "%s", stopped.why) : GM_OK;
 }
 
-static gm_status prompts_answer(prompts_state *s, error *e) {
-    bool busy;
-    if (s->again) TRY(prompts_answer_again(s, e));
-    for (s->next = s->written; s->written < s->count;) {
-        s->end = min_size(s->count, s->written + WINDOW * s->options->parallel);
+/* ---- several processes ---- */
+
+/* What goes before an answer in a message. */
+typedef struct {
+    uint64_t prompt;
+    uint64_t failed;
+} answer_head;
+
+/* Sends the answers that are there. */
+static gm_status prompts_send(prompts_state *s, error *e) {
+    while (s->written < s->next && (!prompt_is_mine(s, s->written) || s->lines[s->written].sent)) s->written++;
+    for (size_t i = s->written; i < s->next; i++) {
+        prompt_line *line = &s->lines[i];
+        const bool   there = line->result.length || line->result.failed;
+        if (!prompt_is_mine(s, i) || line->sent || !there) continue;
+        const answer_head head = { i, s->failed };
+        buffer            message = { 0 };
+        buffer_append(&message, &head, sizeof head);
+        buffer_str(&message, buffer_view(&line->result));
+        const bool      fine = !message.failed && !line->result.failed;
+        const gm_status status =
+            fine ? peers_send(&s->peers, buffer_view(&message), e) : fail_memory(e, "an answer", line->result.length);
+        buffer_free(&message);
+        buffer_free(&line->result);
+        chat_request_free(&line->request);
+        s->failed = 0;
+        line->sent = true;
+        if (status) return status;
+    }
+    return GM_OK;
+}
+
+/* Takes answers that others have sent; *any: there were some. */
+static gm_status prompts_receive(prompts_state *s, bool *any, error *e) {
+    gm_status status = GM_OK;
+    for (*any = false; s->shared && !status;) {
+        buffer      message = { 0 };
+        answer_head head = { 0 };
+        status = peers_receive(&s->peers, &message, e);
+        const bool there = !status && message.length > sizeof head;
+        if (there) memcpy(&head, message.data, sizeof head);
+        if (there && head.prompt < s->count && !prompt_is_mine(s, (size_t)head.prompt)) {
+            buffer_append(&s->lines[head.prompt].result, message.data + sizeof head, message.length - sizeof head);
+            s->failed += (size_t)head.failed;
+            *any = true;
+        } else if (!status && message.length) status = fail(e, GM_IO, "a message of another process is not an answer");
+        buffer_free(&message);
+        if (!there) break;
+    }
+    return status;
+}
+
+/* Any other process than 0: it answers its part and sends it. */
+static gm_status prompts_answer_part(prompts_state *s, error *e) {
+    bool busy = false;
+    s->end = s->count;
+    for (s->next = s->written; busy || s->next < s->end;) {
         TRY(prompts_round(s, &busy, e));
+        TRY(prompts_send(s, e));
+    }
+    return GM_OK;
+}
+
+static gm_status prompts_answer(prompts_state *s, error *e) {
+    bool busy, any;
+    if (s->again && !s->peers.part) TRY(prompts_answer_again(s, e));
+    s->shared = s->peers.parts > 1;
+    if (s->peers.part) return prompts_answer_part(s, e);
+    for (s->next = s->written; s->written < s->count;) {
+        s->end = min_size(s->count, s->written + WINDOW * s->options->parallel * s->peers.parts);
+        TRY(prompts_round(s, &busy, e));
+        TRY(prompts_receive(s, &any, e));
         TRY(prompts_write(s, e));
+        if (!busy && !any)
+            nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL); /* only others have something to do */
     }
     return GM_OK;
 }
@@ -346,7 +437,7 @@ static gm_status prompts_open(prompts_state *s, error *e) {
     const prompts_options *o = s->options;
     model_argument         model;
     TRY(model_argument_resolve(o->model, &s->memory, &model, e));
-    TRY(engine_open(o->engine, model.engine, !o->quiet, &s->engine, e));
+    TRY(engine_open(o->engine, model.engine, !o->quiet && !s->peers.part, &s->engine, e));
     TRY(sampling_choose(o->sampling, s->engine, &s->sampling, e));
     s->slots = calloc(o->parallel, sizeof *s->slots);
     if (!s->slots) return fail_memory(e, "the sessions", o->parallel * sizeof *s->slots);
@@ -378,23 +469,26 @@ int run_prompts(const prompts_options *options) {
     prompts_state s = { .options = options };
     error         e = { 0 };
     int           code = EXIT_OK;
-    interrupt_catch();
-    gm_status status = prompts_read(&s, &e);
+    gm_status     status = peers_open(&s.peers, &e);
+    if (s.peers.parts == 1) interrupt_catch(); /* else mpirun ends all of them */
+    if (!status) status = prompts_read(&s, &e);
     if (!status) status = prompts_open_out(&s, &e);
+    if (!status) status = prompts_agree(&s, &e);
     const size_t before = s.written;
     if (!status && (s.written < s.count || s.again)) status = prompts_open(&s, &e);
-    progress_start(&s.bar, "answering", PROGRESS_STEPS, !options->quiet);
+    progress_start(&s.bar, "answering", PROGRESS_STEPS, !options->quiet && !s.peers.part);
     if (!status) status = prompts_answer(&s, &e);
     progress_end(&s.bar);
     if (s.out && fclose(s.out) && !status)
         status = fail(&e, GM_IO, "cannot write to %s: %s", options->out, strerror(errno));
     if (status) code = complain_error(&e);
-    else if (s.failed)
+    else if (s.failed && !s.peers.part)
         code = complain(EXIT_CHECK_FAILED, "%zu of %zu prompts have no answer; see \"error\" in %s", s.failed, s.count,
                         options->out);
     if (s.out && !options->quiet && (before || status))
         fprintf(stderr, "gemmule: %s has %zu of %zu answers%s\n", options->out, s.written, s.count,
                 status ? "; run the command again to continue" : "");
     prompts_free(&s);
+    peers_close(&s.peers, status != GM_OK, code);
     return code;
 }

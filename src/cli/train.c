@@ -4,9 +4,11 @@
 #include "cli/engine_arguments.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
+#include "cli/peers.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/train_report.h"
+#include "train/training_parts.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -102,6 +104,7 @@ typedef struct {
     gm_engine   *engine;
     gm_training *training;
     train_report report;
+    peers        peers;
     buffer       resumed;
     uint64_t     saved_step;
     bool         saved; /* a checkpoint is on disk */
@@ -171,7 +174,7 @@ static gm_training_options train_settings(const train_job *j) {
         .epochs = (uint32_t)v->epochs.value,
         .max_steps = v->max_steps.value,
         .batch = (uint32_t)v->batch.value,
-        .accumulate = (uint32_t)v->accumulate.value,
+        .accumulate = (uint32_t)(max_size((size_t)v->accumulate.value, 1) * j->peers.parts),
         .rate = v->rate.value,
         .schedule = schedule_names[v->schedule],
         .warmup = v->warmup.given && v->warmup.value <= 0 ? -1 : v->warmup.value,
@@ -204,14 +207,17 @@ static gm_status train_open(train_job *j, error *e) {
     j->report.device = info.device;
     const gm_training_options o = train_settings(j);
     const gm_status           status = gm_training_new(j->engine, &o, &j->training, why, sizeof why);
-    return status ? fail(e, status, "%s", why) : GM_OK;
+    if (status) return fail(e, status, "%s", why);
+    if (j->peers.parts > 1)
+        training_share(j->training, &(training_shares){ peers_sum, &j->peers, j->peers.part, j->peers.parts });
+    return GM_OK;
 }
 
 /* ---- training ---- */
 
 static gm_status train_save_checkpoint(train_job *j, uint64_t step, error *e) {
     char why[sizeof e->why] = "", kept[120] = "Nothing was kept";
-    if (j->values->estimate) return GM_OK;
+    if (j->values->estimate || j->peers.part) return GM_OK; /* process 0 writes for all */
     TRY(train_make_folder(j, e));
     const gm_status status = gm_training_save(j->training, j->checkpoint, why, sizeof why);
     if (!status) {
@@ -282,6 +288,7 @@ static void train_report_end(const train_job *j, const gm_training_event *event,
 
 static gm_status train_finish(train_job *j, const gm_training_event *event, error *e) {
     char time[32];
+    if (j->peers.part) return GM_OK;
     TRY(train_save_adapter(j, e));
     TRY(train_curve_save(j->training, j->curve, e));
     unlink(j->checkpoint); /* it is of no more use */
@@ -316,7 +323,7 @@ static int train_complain(train_job *j, const gm_training_event *event, gm_statu
     if (status == GM_NO_MEMORY)
         return complain(exit_code_of(status), "to need less: --max-tokens, --batch 1, fewer --targets or --layers, a "
                                               "lower --rank");
-    if (!j->training || j->values->estimate || !event->kept_step) return exit_code_of(status);
+    if (!j->training || j->values->estimate || j->peers.part || !event->kept_step) return exit_code_of(status);
     if (train_save_adapter(j, &ignored)) return exit_code_of(status);
     train_curve_save(j->training, j->curve, &ignored);
     return complain(exit_code_of(status), "what was learned up to step %llu is in %s",
@@ -328,9 +335,12 @@ static int train_command_run(void *values, const arguments *args) {
     error             e = { 0 };
     gm_training_event event = { 0 };
     int               code = EXIT_OK;
-    j.report = (train_report){ .json = j.values->json, .quiet = j.values->quiet, .device = "" };
-    interrupt_catch();
-    gm_status status = train_open(&j, &e);
+    gm_status         status = peers_open(&j.peers, &e);
+    j.report = (train_report){ .json = j.values->json, .quiet = j.values->quiet || j.peers.part, .device = "" };
+    if (j.peers.parts == 1) interrupt_catch(); /* else mpirun ends all of them */
+    if (!status && j.values->estimate && j.peers.parts > 1)
+        status = fail(&e, GM_BAD_ARGUMENT, "--estimate measures one process: run it without mpirun");
+    if (!status) status = train_open(&j, &e);
     if (!status) status = train_loop(&j, &event, &e);
     if (!status && event.end == GM_TRAINING_STOPPED) code = train_stopped(&j, &event);
     else if (!status && !j.values->estimate) status = train_finish(&j, &event, &e);
@@ -338,6 +348,7 @@ static int train_command_run(void *values, const arguments *args) {
     gm_training_free(j.training);
     gm_engine_close(j.engine);
     buffer_free(&j.resumed);
+    peers_close(&j.peers, status != GM_OK, code);
     return code;
 }
 

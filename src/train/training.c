@@ -290,7 +290,7 @@ static void training_predict(gm_training *t) {
     const double   evaluations = t->eval.order.count ? ceil((double)(t->steps - t->step) / (double)every) : 0;
     const double   left =
         steps * t->train_tokens * work_of_token(t, true) + evaluations * t->eval_tokens * work_of_token(t, false);
-    if (t->work_done > 0) t->event.seconds_left = left * t->work_seconds / t->work_done;
+    if (t->work_done > 0) t->event.seconds_left = left / (double)t->shares.parts * t->work_seconds / t->work_done;
 }
 
 static bool keep_is_due(const gm_training *t) {
@@ -310,14 +310,22 @@ static gm_status training_not_finite(gm_training *t, const char *what, error *e)
                 what, (unsigned long long)t->step, (unsigned long long)t->kept.step, t->settings.o.rate);
 }
 
-/* All runs of the step are computed. */
-static gm_status step_computed(gm_training *t, error *e) {
+/* Of the runs of all processes: the mean loss, and the share of pairs whose chosen answer is preferred. */
+static gm_status training_means(gm_training *t, double *loss, double *preferred, error *e) {
     double sums[] = { t->sum.loss, t->sum.counted, t->sum.preferred };
     TRY(training_reduce(t, sums, COUNT_OF(sums), e));
-    const double loss = sums[0] / sums[1];
+    *loss = sums[0] / sums[1];
+    *preferred = sums[2] / sums[1];
+    return GM_OK;
+}
+
+/* All runs of the step are computed. */
+static gm_status step_computed(gm_training *t, error *e) {
+    double loss, preferred;
+    TRY(training_means(t, &loss, &preferred, e));
     if (!isfinite(loss)) return training_not_finite(t, "the loss", e);
     t->event.loss = loss;
-    t->event.accuracy = t->settings.pairs ? sums[2] / sums[1] : NAN;
+    t->event.accuracy = t->settings.pairs ? preferred : NAN;
     t->stage = STAGE_REDUCE;
     return GM_OK;
 }
@@ -375,13 +383,14 @@ static gm_status stage_update(gm_training *t, double deadline, error *e) {
 /* ---- evaluations ---- */
 
 static gm_status evaluation_done(gm_training *t, error *e) {
-    const double loss = t->sum.loss / t->sum.counted;
+    double loss, preferred;
+    TRY(training_means(t, &loss, &preferred, e));
     if (!isfinite(loss)) return training_not_finite(t, "the evaluation loss", e);
     TRY(training_note_evaluation(t, loss, e));
     const bool better = loss < t->best_loss;
     t->event.eval_loss = loss;
     t->event.perplexity = t->settings.pairs ? NAN : exp(loss);
-    if (t->settings.pairs) t->event.accuracy = t->sum.preferred / t->sum.counted;
+    if (t->settings.pairs) t->event.accuracy = preferred;
     t->worse = better ? 0 : t->worse + 1;
     if (better) t->best_loss = loss;
     t->event.best_eval_loss = t->best_loss;
@@ -392,6 +401,10 @@ static gm_status evaluation_done(gm_training *t, error *e) {
 
 static gm_status stage_evaluate(gm_training *t, double deadline, error *e) {
     if (t->at == t->eval.order.run_count) return evaluation_done(t, e);
+    if (t->at % t->shares.parts != t->shares.part) { /* another process has it */
+        t->at++;
+        return GM_OK;
+    }
     if (!t->read) {
         t->runs = 1;
         t->read = calloc(1, sizeof *t->read);

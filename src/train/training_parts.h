@@ -78,7 +78,7 @@ typedef struct {
 typedef struct {
     train_reduce reduce; /* NULL: there is one process */
     void        *user;
-    size_t       part, parts; /* runs number part, part + parts, … of each step are computed here */
+    size_t       part, parts; /* runs number part, part + parts, … of each step and evaluation are computed here */
 } training_shares;
 
 typedef enum {
