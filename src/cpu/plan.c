@@ -174,7 +174,7 @@ static gm_status plan_lay_out_steps(cpu_plan *p, error *e) {
     free(notes);
     find_lifetimes(p);
     if (!cut_matrices(p)) return fail_memory(e, "a plan's tasks", p->step_count * sizeof *p->steps);
-    TRY(layout_assign(p->items, p->item_count, 64, &p->bytes, e));
+    TRY(layout_assign(p->items, p->item_count, 64, 0, &p->bytes, e));
     p->bytes = round_up(p->bytes + 64, 64);
     return GM_OK;
 }

@@ -127,6 +127,8 @@ gm_status gpu_backend_write_vector(gpu_backend *b, const tensor *t, uint64_t off
 
 /* Reads the first `bytes` of such a vector, a multiple of 4, after the runs submitted so far; the ticket gets them. */
 gm_status gpu_backend_read_vector(gpu_backend *b, const tensor *t, uint64_t bytes, uint32_t ticket, error *e);
+/* Sets such a vector to 0, after the runs submitted so far. */
+gm_status gpu_backend_clear_vector(gpu_backend *b, const tensor *t, error *e);
 
 /* Frees the weights that only this graph uses. There must be no plans of it any more. It can be uploaded again. */
 void gpu_backend_release(gpu_backend *b, const graph *g);
@@ -174,7 +176,11 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
  * the number of rows: results are close to those of one row, but not the same to the last bit. */
 gm_status gpu_plan_new_rows(gpu_backend *b, const graph *g, size_t rows, const gpu_kv_layer *kv, gpu_plan **out,
                             error *e);
+/* What the values of such a plan would take on the GPU. */
+gm_status gpu_plan_measure(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
+                           uint64_t *bytes, error *e);
 void      gpu_plan_free(gpu_plan *p);
+uint64_t  gpu_plan_bytes(const gpu_plan *p); /* of its values */
 size_t    gpu_plan_tokens(const gpu_plan *p);
 size_t    gpu_plan_outputs(const gpu_plan *p);
 /* Whether gpu_plan_bind can bind the plan to these caches: they have the same types and shapes. */
@@ -207,6 +213,24 @@ void gpu_plan_restart(gpu_plan *p);
 gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e);
 /* The same with a ticket for each of the graph's first `count` results. */
 gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint32_t *tickets, size_t count, error *e);
+
+/* ---- long runs: plan_pieces.c ----
+ *
+ * A run can be submitted in pieces, each of some dispatches, so that none of them keeps the GPU busy for long. A graph that is split has two
+ * parts, which run one after the other with the same inputs, and other work in between. */
+
+typedef struct {
+    size_t first, next, end; /* dispatches */
+} gpu_pieces;
+
+gpu_pieces gpu_plan_part(const gpu_plan *p, size_t part);
+/* Submits the next piece, of about *work operations, but at least one dispatch, and says in *work how many it had. With the last one, the
+ * result is read under `ticket`; 0: it is not. GM_AGAIN: nothing was submitted, because pipelines compile, or writes are pending. */
+gm_status gpu_plan_submit_piece(gpu_plan *p, const run_inputs *in, gpu_pieces *pieces, double *work, uint32_t ticket,
+                                error *e);
+/* Copies `entries` of a plan's result (0: the graph's result, from 1 on the further ones) into a leaf of a plan; `from` NULL: clears them. */
+gm_status gpu_plan_pass(gpu_plan *to, const tensor *leaf, const gpu_plan *from, size_t result, size_t entries,
+                        error *e);
 
 /* Writes `entries` tokens (or outputs) of a leaf from `first` on; later runs read them. GM_AGAIN: let gpu_host_wait run, and call
  * again. */

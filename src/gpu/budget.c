@@ -252,7 +252,7 @@ static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, erro
             round_up((o->out->axis == AXIS_TOKENS ? tokens : 1) * o->out->token_stride * sizeof(float), 256);
         value_live_at(items, o->out, i);
     }
-    const gm_status status = layout_assign(items, g->value_count, 256, &bytes, e);
+    const gm_status status = layout_assign(items, g->value_count, 256, 0, &bytes, e);
     free(items);
     *out += bytes + bytes / 8;
     return status;

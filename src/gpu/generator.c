@@ -57,8 +57,7 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
     const gpu_plan     *p = g->plan;
     const sampler_bytes bytes = sampler_bytes_of(&g->shape);
     const gpu_binding   ranges[DRAW_BINDS] = {
-        [DRAW_LOGITS] = { 0, p->memory, gpu_plan_result_offset(p),
-                            (uint64_t)g->shape.rows * g->shape.vocabulary * sizeof(float) },
+        [DRAW_LOGITS] = gpu_plan_result_range(p, (uint64_t)g->shape.rows * g->shape.vocabulary * sizeof(float)),
         [DRAW_FIXED] = { .bytes = bytes.fixed },
         [DRAW_COUNTS] = { .bytes = bytes.counts },
         [DRAW_BLOCKS] = { .bytes = bytes.blocks },

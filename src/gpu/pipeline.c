@@ -123,6 +123,13 @@ void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x,
     words_record(w, GPU_DISPATCH, (uint32_t[]){ pipeline, group, x, y, z }, 5);
 }
 
+void gpu_words_clear(gpu_words *w, gpu_id target, uint64_t offset, uint64_t bytes) {
+    words_record(
+        w, GPU_CLEAR,
+        (uint32_t[]){ target, (uint32_t)offset, (uint32_t)(offset >> 32), (uint32_t)bytes, (uint32_t)(bytes >> 32) },
+        5);
+}
+
 size_t gpu_words_write(gpu_words *w, gpu_id target, uint64_t offset, const uint32_t *words, size_t n) {
     words_append(w, &(uint32_t){ (uint32_t)GPU_WRITE | (uint32_t)(n + 3) << 16 }, 1);
     words_append(w, (uint32_t[]){ target, (uint32_t)offset, (uint32_t)(offset >> 32) }, 3);

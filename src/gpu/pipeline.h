@@ -39,6 +39,7 @@ void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x,
 void gpu_words_append(gpu_words *w, const uint32_t *records, size_t n); /* whole records of another list */
 void gpu_words_copy(gpu_words *w, gpu_id source, uint64_t offset, gpu_id target, uint64_t target_offset,
                     uint64_t bytes);
+void gpu_words_clear(gpu_words *w, gpu_id target, uint64_t offset, uint64_t bytes);
 /* Returns where the data starts, so that a later run can change it. */
 size_t gpu_words_write(gpu_words *w, gpu_id target, uint64_t offset, const uint32_t *words, size_t n);
 /* Returns where the ticket is. */

@@ -26,6 +26,7 @@ typedef struct {
     bool              rows;
     gpu_kernel_visit *visit;
     void             *user;
+    uint64_t         *bytes; /* only this is wanted: of its values */
 } plan_purpose;
 
 static gm_status plan_make(gpu_backend *b, const graph *g, const plan_purpose *purpose, const gpu_kv_layer *kv,
@@ -46,7 +47,8 @@ static gm_status plan_make(gpu_backend *b, const graph *g, const plan_purpose *p
     if (!status) status = plan_copy_kv(p, kv, e);
     if (!status) status = plan_decide(p, e);
     if (!status) status = plan_lay_out(p, e);
-    if (!status) status = plan_record(p, e);
+    if (!status && purpose->bytes) *purpose->bytes = p->bytes;
+    if (!status && !purpose->bytes) status = plan_record(p, e);
     if (status) gpu_plan_free(p);
     else *out = p;
     return status;
@@ -60,6 +62,15 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
 gm_status gpu_plan_new_rows(gpu_backend *b, const graph *g, size_t rows, const gpu_kv_layer *kv, gpu_plan **out,
                             error *e) {
     return plan_make(b, g, &(plan_purpose){ .tokens = rows, .outputs = rows, .rows = true }, kv, out, e);
+}
+
+gm_status gpu_plan_measure(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
+                           uint64_t *bytes, error *e) {
+    gpu_plan          *p = NULL;
+    const plan_purpose purpose = { .tokens = tokens, .outputs = outputs, .bytes = bytes };
+    const gm_status    status = plan_make(b, g, &purpose, kv, &p, e);
+    gpu_plan_free(p);
+    return status;
 }
 
 gm_status gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
@@ -91,13 +102,18 @@ gm_status gpu_plan_kernels(gpu_plan *p, gpu_kernel_visit *visit, void *user, err
 void gpu_plan_free(gpu_plan *p) {
     if (!p) return;
     gpu_host    *h = p->backend->host;
-    const gpu_id buffers[] = { p->memory, p->run, p->rows, p->numbers };
+    const gpu_id buffers[] = { p->run, p->rows, p->numbers, p->passing };
     streaming_free(p);
     for (size_t i = 0; i < p->group_count; i++) gpu_group_free(h, p->groups[i]);
     for (size_t i = 0; i < COUNT_OF(buffers); i++) {
         if (buffers[i]) gpu_buffer_free(h, buffers[i]);
     }
+    for (size_t i = 0; i < PLAN_MEMORIES; i++) {
+        if (p->memory[i]) gpu_buffer_free(h, p->memory[i]);
+    }
     graph_free(&p->g);
+    free(p->steps);
+    free(p->piece.data);
     free(p->pipelines);
     free(p->groups);
     free(p->tiles);
@@ -112,6 +128,7 @@ void gpu_plan_free(gpu_plan *p) {
 
 size_t   gpu_plan_tokens(const gpu_plan *p) { return p->tokens; }
 size_t   gpu_plan_outputs(const gpu_plan *p) { return p->outputs; }
+uint64_t gpu_plan_bytes(const gpu_plan *p) { return p->bytes; }
 size_t   gpu_plan_dispatches(const gpu_plan *p) { return p->dispatches; }
 bool     gpu_plan_streams(const gpu_plan *p) { return p->streaming != NULL; }
 uint32_t gpu_plan_rebinds(const gpu_plan *p) { return p->rebinds; }
@@ -124,7 +141,15 @@ bool gpu_plan_serves(const gpu_plan *p, const gpu_kv_layer *kv) {
     return true;
 }
 
-uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[plan_base(p->g.result)->index].offset; }
+gpu_binding gpu_plan_result_range(const gpu_plan *p, uint64_t bytes) {
+    const uint64_t at = p->items[plan_base(p->g.result)->index].offset;
+    return (gpu_binding){ 0, plan_memory(p, at), at % p->segment, bytes };
+}
+
+/* Writes to a place in the plan's memory. */
+static gm_status plan_write(const gpu_plan *p, uint64_t at, const void *data, uint64_t bytes, error *e) {
+    return gpu_buffer_write(p->backend->host, plan_memory(p, at), at % p->segment, data, bytes, e);
+}
 
 void gpu_plan_restart(gpu_plan *p) { streaming_restart(p); }
 
@@ -144,8 +169,7 @@ gm_status gpu_plan_write_given(const gpu_plan *p, const run_inputs *in, error *e
             if (in->records[t].id >= 0) continue;
             n = given_in_a_row(in, t);
             const float    *from = in->given + (size_t)(-1 - in->records[t].id) * o->out->token_stride;
-            const gm_status status = gpu_buffer_write(p->backend->host, p->memory,
-                                                      p->items[o->out->index].offset + t * row, from, n * row, e);
+            const gm_status status = plan_write(p, p->items[o->out->index].offset + t * row, from, n * row, e);
             if (status) return status;
         }
     }
@@ -164,8 +188,7 @@ gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, size_t first, con
                               error *e) {
     const uint64_t entry = leaf->token_stride * sizeof *data;
     if (first + entries > plan_count(p, leaf)) return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this leaf");
-    return gpu_buffer_write(p->backend->host, p->memory, p->items[leaf->index].offset + first * entry, data,
-                            entries * entry, e);
+    return plan_write(p, p->items[leaf->index].offset + first * entry, data, entries * entry, e);
 }
 
 /* Writes the run's records into the list, and those that it does not hold into the buffer. */
@@ -184,7 +207,7 @@ gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, er
     return gpu_plan_submit_results(p, in, &ticket, ticket ? 1 : 0, e);
 }
 
-gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint32_t *tickets, size_t count, error *e) {
+gm_status plan_write_inputs(gpu_plan *p, const run_inputs *in, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
         return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
     if (!run_spans_fit(in))
@@ -195,6 +218,13 @@ gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint3
     if (written) return written;
     for (size_t i = 0; i < p->tiles_count; i++) words[p->tiles[i].at] = run_tiles(in, &p->tiles[i]);
     for (size_t i = 0; i < in->outputs; i++) words[p->at_rows + i] = (uint32_t)in->output_rows[i];
+    return GM_OK;
+}
+
+gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint32_t *tickets, size_t count, error *e) {
+    uint32_t       *words = p->words.data;
+    const gm_status written = plan_write_inputs(p, in, e);
+    if (written) return written;
     if (count > GRAPH_RESULTS || (count && !p->end_read[count - 1]))
         return fail(e, GM_BAD_ARGUMENT, "the graph does not have %zu results", count);
     for (size_t i = 0; i < count; i++) words[p->at_ticket[i]] = tickets[i];

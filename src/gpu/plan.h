@@ -4,7 +4,7 @@
  *   plan_record.c  turns these decisions into pipelines, bind groups and a command list
  *   plan.c         creates plans and submits their runs
  *
- * Each value is a range of one large buffer. What changes between runs (the tokens' records, wanted rows, the ticket of
+ * Each value is a range of one large buffer, or of one of several, if it would be too large. What changes between runs (the tokens' records, wanted rows, the ticket of
  * the result) is part of the list, and a run overwrites it there. */
 
 #ifndef GM_GPU_PLAN_H
@@ -24,6 +24,8 @@ enum { PLAN_LISTED_TOKENS = 4095 };
 /* Plans of a batched graph for more tokens than this choose kernels, tiles and splits as the plan for this many does, so that they add
  * in the same order. A prompt then has the same results wherever it is cut, as long as the parts are multiples of this. */
 enum { PLAN_ALIKE = 256 };
+enum { PLAN_MEMORIES = 32 };
+#define PLAN_SEGMENT (UINT64_C(1) << 30) /* of the values, unless one of them is larger */
 typedef struct plan_streaming plan_streaming;
 
 /* The size of the run buffer of a plan for so many tokens: wgsl/run.wgsl. */
@@ -68,6 +70,12 @@ typedef struct {
     gpu_binding bindings[KERNEL_BINDS];
 } plan_kv_dispatch;
 
+/* A dispatch: where it ends in the list, and about how much it computes. */
+typedef struct {
+    size_t end;
+    double work;
+} plan_step;
+
 struct gpu_generator;
 
 struct gpu_plan {
@@ -83,11 +91,14 @@ struct gpu_plan {
     bool              rows_alone; /* each token is a sequence of its own */
     layout_item      *items;      /* values by index, then the plan's scratch items */
     size_t            item_count;
-    gpu_id            memory, run, rows; /* buffers: values, the run, u32 [outputs] */
-    gpu_id            numbers;           /* the kernels' numbers, PLAN_ALIGNMENT apart */
-    gpu_words         number_words;      /* a list that writes them, once */
-    size_t            number_count;
-    uint64_t          bytes;
+    /* Buffers: values, the run, u32 [outputs]. Places of values count on from each buffer to the next, which begins at a multiple of
+     * `segment`. */
+    gpu_id    memory[PLAN_MEMORIES], run, rows;
+    uint64_t  segment;
+    gpu_id    numbers;      /* the kernels' numbers, PLAN_ALIGNMENT apart */
+    gpu_words number_words; /* a list that writes them, once */
+    size_t    number_count;
+    uint64_t  bytes;
     struct plan_pipeline {
         uint64_t hash;
         gpu_id   id;
@@ -100,7 +111,12 @@ struct gpu_plan {
     gpu_words   words;
     size_t      at_run, at_rows, first_dispatch, end_dispatch;
     size_t      at_ticket[GRAPH_RESULTS], end_read[GRAPH_RESULTS]; /* of the results: where their reads are, and end */
-    size_t      dispatches;
+    size_t      dispatches, split; /* split: the first dispatch of the graph's second part */
+    plan_step  *steps;             /* [dispatches] */
+    size_t      step_capacity;
+    gpu_words   piece;   /* of a run that is submitted in pieces */
+    gpu_id      passing; /* a buffer for copies within the plan's memory; 0: not needed yet */
+    uint64_t    passing_bytes;
     plan_tiles *tiles;
     size_t      tiles_count, tiles_capacity;
 
@@ -136,6 +152,9 @@ static inline uint32_t plan_alike(const gpu_plan *p, uint32_t count) {
     return p->g.batched && count > PLAN_ALIKE ? PLAN_ALIKE : count;
 }
 
+/* The buffer of a place in the plan's memory; the place there is at % segment. */
+static inline gpu_id plan_memory(const gpu_plan *p, uint64_t at) { return p->memory[at / p->segment]; }
+
 static inline gpu_place plan_place(const tensor *t) {
     return (gpu_place){ (uint32_t)t->offset, (uint32_t)t->token_stride, (uint32_t)t->row_stride };
 }
@@ -148,7 +167,9 @@ gm_status plan_lay_out(gpu_plan *p, error *e);
 
 /* Elements that lie between the aligned offset at which a value is bound and its own. */
 uint64_t        plan_beyond_alignment(const tensor *t);
+bool            plan_precise(const gpu_plan *p); /* f32 in every product */
 gpu_kv          plan_kv(const gpu_plan *p, const op *o);
+double          plan_work(const gpu_plan *p, const op *o);        /* about how many operations */
 gpu_groups      plan_groups(const gpu_plan *p, size_t i);         /* of a product of experts */
 gpu_clips       plan_clips(const op *o);                          /* of a product */
 gpu_corrections plan_corrections(const gpu_plan *p, const op *o); /* the same */
@@ -167,8 +188,11 @@ gpu_id plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const g
 
 /* ---- plan.c ---- */
 
-/* The offset of the result [outputs, n] in the plan's memory. */
-uint64_t gpu_plan_result_offset(const gpu_plan *p);
+/* Where the result [outputs, n] is. */
+gpu_binding gpu_plan_result_range(const gpu_plan *p, uint64_t bytes);
+
+/* Writes what changes between runs into the list: records, tiles, wanted rows. */
+gm_status plan_write_inputs(gpu_plan *p, const run_inputs *in, error *e);
 
 /* Writes the given rows to where the plan reads them. GM_AGAIN: call again before submitting anything else. */
 gm_status gpu_plan_write_given(const gpu_plan *p, const run_inputs *in, error *e);

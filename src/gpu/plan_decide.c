@@ -13,11 +13,13 @@ typedef struct {
     bool     column; /* all readers are products whose input is the whole value */
 } value_use;
 
+bool plan_precise(const gpu_plan *p) { return p->backend->precise || p->g.trains; }
+
 gpu_kv plan_kv(const gpu_plan *p, const op *o) {
     if (!op_has_cache(o)) return (gpu_kv){ 0 };
     const gpu_kv_layer *l = &p->kv[o->layer];
     return (gpu_kv){
-        .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .precise = p->backend->precise, .rows = p->rows_alone
+        .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .precise = plan_precise(p), .rows = p->rows_alone
     };
 }
 
@@ -67,7 +69,7 @@ static void plan_decide_product(gpu_plan *p, size_t i) {
     const op       *o = &p->g.ops[i];
     plan_op        *d = &p->ops[i];
     const gpu_info *info = gpu_host_info(p->backend->host);
-    const bool      precise = p->backend->precise;
+    const bool      precise = plan_precise(p);
     d->groups = o->in[FUSED_ROUTES] && !gpu_few_columns(info, p->tokens);
     d->q8 = !precise && (d->groups || !o->in[FUSED_ROUTES]) &&
             gpu_matmul_takes_q8(info, o->in[FUSED_W0]->type, plan_count(p, o->in[FUSED_A]));
@@ -308,6 +310,36 @@ gpu_back_job plan_back_job(const gpu_plan *p, size_t i) {
                            .y = plan_place(o->out) };
 }
 
+/* ---- work ---- */
+
+/* What plans are cut by: multiply-adds of products and attention count as two operations, and values that are only read as some. */
+double plan_work(const gpu_plan *p, const op *o) {
+    enum { READ = 32 };
+    double   work = 0;
+    uint32_t count = 1; /* of the largest input or result */
+    if (o->kind == OP_LEAF) return 0;
+    if (o->out && o->out->kind == TENSOR_VALUE) count = plan_count(p, o->out);
+    for (size_t j = 0; j < OP_INPUTS; j++) {
+        const tensor *t = o->in[j];
+        const bool    is_state = o->kind == OP_ADAMW || o->kind == OP_SQUARE_SUM;
+        if (t && t->kind == TENSOR_VALUE && plan_count(p, t) > count) count = plan_count(p, t);
+        if (t && (t->kind == TENSOR_VALUE || is_state))
+            work += READ * (double)(t->ne[0] * t->ne[1]) * (is_state ? 1 : plan_count(p, t));
+    }
+    for (size_t j = 0; j < OP_PARTS && (o->kind == OP_PRODUCTS || op_is_product_back(o)); j++) {
+        const tensor *w = o->kind == OP_PRODUCTS || !j ? o->in[j] : NULL;
+        if (w) work += 2 * (double)(w->ne[0] * w->ne[1]) * count * (o->used ? o->used : 1);
+    }
+    for (size_t j = 0; j < 2 && o->rank; j++) {
+        if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT) work += 2 * (double)o->in[j]->ne[0] * count;
+    }
+    if (o->kind == OP_ATTENTION || o->kind == OP_ATTENTION_BACK_Q || o->kind == OP_ATTENTION_BACK_KV) {
+        const double seen = o->window && o->window < p->tokens ? o->window : p->tokens;
+        work += 10 * (double)(o->in[0]->ne[0] * o->in[0]->ne[1]) * p->tokens * seen;
+    }
+    return work;
+}
+
 /* ---- memory: items and their lifetimes ---- */
 
 /* The scratch items that belong to a value, by the value's index; -1: none. */
@@ -396,6 +428,14 @@ static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
     }
 }
 
+static void plan_choose_segment(gpu_plan *p) {
+    const uint64_t most = gpu_host_info(p->backend->host)->max_buffer / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    p->segment = PLAN_SEGMENT < most ? PLAN_SEGMENT : most;
+    for (size_t i = 0; i < p->item_count; i++) {
+        if (p->items[i].bytes > p->segment) p->segment = p->items[i].bytes;
+    }
+}
+
 gm_status plan_lay_out(gpu_plan *p, error *e) {
     const graph *g = &p->g;
     value_notes *notes = calloc(max_size(g->value_count, 1), sizeof *notes);
@@ -423,5 +463,6 @@ gm_status plan_lay_out(gpu_plan *p, error *e) {
     }
     for (size_t i = 0; i < GRAPH_RESULTS; i++) value_read_at(p, graph_result(g, i), (uint32_t)g->op_count);
     free(notes);
-    return layout_assign(p->items, p->item_count, PLAN_ALIGNMENT, &p->bytes, e);
+    plan_choose_segment(p);
+    return layout_assign(p->items, p->item_count, PLAN_ALIGNMENT, p->segment, &p->bytes, e);
 }

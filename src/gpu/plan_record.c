@@ -10,7 +10,8 @@
 
 static gpu_binding item_binding(const gpu_plan *p, int32_t item) {
     if (item < 0) return (gpu_binding){ 0 };
-    return (gpu_binding){ 0, p->memory, p->items[item].offset, p->items[item].bytes };
+    const uint64_t at = p->items[item].offset;
+    return (gpu_binding){ 0, plan_memory(p, at), at % p->segment, p->items[item].bytes };
 }
 
 static gpu_binding value_binding(const gpu_plan *p, const tensor *t) {
@@ -189,6 +190,19 @@ static gm_status plan_note_tiles(gpu_plan *p, const gpu_kernel *k, error *e) {
     return GM_OK;
 }
 
+/* Notes the end of the last dispatch. Its op's work is divided among all of its dispatches later. */
+static gm_status plan_note_step(gpu_plan *p, error *e) {
+    if (p->dispatches == p->step_capacity) {
+        const size_t capacity = p->step_capacity ? 2 * p->step_capacity : 256;
+        plan_step   *steps = realloc(p->steps, capacity * sizeof *steps);
+        if (!steps) return fail_memory(e, "a plan's steps", capacity * sizeof *steps);
+        p->steps = steps;
+        p->step_capacity = capacity;
+    }
+    p->steps[p->dispatches++] = (plan_step){ .end = p->words.count };
+    return GM_OK;
+}
+
 static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
     gpu_plan *p = r->plan;
     if (p->visit) return p->visit(p->visit_user, &p->g, &p->g.ops[r->index], k), GM_OK;
@@ -202,7 +216,7 @@ static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
     const gpu_id group = plan_dispatch(p, &p->words, k, r->table, e);
     if (!group) return e->status;
     TRY(plan_keep_group(p, group, e));
-    p->dispatches++;
+    TRY(plan_note_step(p, e));
     if (k->tile_queries) TRY(plan_note_tiles(p, k, e));
     return kernel_binds_kv(k) ? plan_note_kv(p, p->g.ops[r->index].layer, k, r->table, e) : GM_OK;
 }
@@ -372,11 +386,25 @@ static gm_status plan_check_bindings(const gpu_plan *p, error *e) {
     return GM_OK;
 }
 
+static gm_status plan_create_memory(gpu_plan *p, error *e) {
+    const uint64_t bytes = p->bytes ? p->bytes : PLAN_ALIGNMENT;
+    if (bytes > PLAN_MEMORIES * p->segment)
+        return fail(e, GM_NO_MEMORY, "a run of %u tokens takes %llu bytes of GPU memory", p->tokens,
+                    (unsigned long long)bytes);
+    for (uint64_t at = 0; at < bytes; at += p->segment) {
+        const uint64_t left = bytes - at;
+        gpu_id        *segment = &p->memory[at / p->segment];
+        *segment = gpu_buffer_new(p->backend->host, left < p->segment ? left : p->segment, e);
+        if (!*segment) return e->status;
+    }
+    return GM_OK;
+}
+
 static gm_status plan_create_buffers(gpu_plan *p, error *e) {
     gpu_host *h = p->backend->host;
     TRY(plan_check_bindings(p, e));
-    p->memory = gpu_buffer_new(h, p->bytes ? p->bytes : PLAN_ALIGNMENT, e);
-    p->run = p->memory ? gpu_buffer_new(h, plan_run_bytes(p->tokens), e) : 0;
+    TRY(plan_create_memory(p, e));
+    p->run = gpu_buffer_new(h, plan_run_bytes(p->tokens), e);
     p->rows = p->run ? gpu_buffer_new(h, round_up(p->outputs * 4, 16), e) : 0;
     p->numbers = p->rows ? gpu_buffer_new(h, (p->g.op_count + 1) * PLAN_ALIGNMENT, e) : 0;
     return p->numbers ? GM_OK : e->status;
@@ -398,8 +426,9 @@ static gm_status plan_record_inputs(gpu_plan *p, error *e) {
 static gm_status plan_record_result(gpu_plan *p, error *e) {
     p->end_dispatch = p->words.count;
     for (size_t i = 0; i < GRAPH_RESULTS && graph_result(&p->g, i); i++) {
-        const tensor *whole = plan_base(graph_result(&p->g, i));
-        p->at_ticket[i] = gpu_words_read(&p->words, p->memory, p->items[whole->index].offset,
+        const tensor  *whole = plan_base(graph_result(&p->g, i));
+        const uint64_t at = p->items[whole->index].offset;
+        p->at_ticket[i] = gpu_words_read(&p->words, plan_memory(p, at), at % p->segment,
                                          plan_count(p, whole) * whole->token_stride * sizeof(float));
         p->end_read[i] = p->words.count;
     }
@@ -413,6 +442,12 @@ gm_status plan_record(gpu_plan *p, error *e) {
         TRY(plan_record_inputs(p, e));
         gpu_words_begin(&p->number_words);
     }
-    for (size_t i = 0; i < p->g.op_count; i++) TRY(record_op(p, i, e));
+    for (size_t i = 0; i < p->g.op_count; i++) {
+        const size_t first = p->dispatches;
+        if (!p->visit && i == p->g.split) p->split = first;
+        TRY(record_op(p, i, e));
+        for (size_t step = first; step < p->dispatches; step++)
+            p->steps[step].work = plan_work(p, &p->g.ops[i]) / (double)(p->dispatches - first);
+    }
     return p->visit ? GM_OK : plan_record_result(p, e);
 }

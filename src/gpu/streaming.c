@@ -96,8 +96,8 @@ static gm_status read_routes(gpu_plan *p, const tensor *routes, size_t experts, 
     const uint64_t  offset = p->items[routes->index].offset;
     if (routes == s->routes_read) return GM_OK;
     s->routes_read = routes;
-    s->parts[s->part_count - 1].at_read =
-        gpu_words_read(&p->words, p->memory, offset, p->tokens * routes->token_stride * sizeof(uint32_t));
+    s->parts[s->part_count - 1].at_read = gpu_words_read(&p->words, plan_memory(p, offset), offset % p->segment,
+                                                         p->tokens * routes->token_stride * sizeof(uint32_t));
     if (experts > s->experts) {
         bool *in_use = realloc(s->in_use, experts * sizeof *in_use);
         if (!in_use) return fail_memory(e, "the experts in use", experts * sizeof *in_use);
@@ -172,8 +172,9 @@ static gm_status gather_write(const gpu_plan *p, gather *g, const run_inputs *in
             return fail(e, GM_BAD_FILE, "tensor '%s' (%s) holds NaN or an infinity in row %d: the file is damaged",
                         g->table->name, format->name, id);
     }
-    const gm_status status = gpu_buffer_write(p->backend->host, p->memory, p->items[g->value].offset, rows,
-                                              in->tokens * n * sizeof *rows, e);
+    const uint64_t  at = p->items[g->value].offset;
+    const gm_status status =
+        gpu_buffer_write(p->backend->host, plan_memory(p, at), at % p->segment, rows, in->tokens * n * sizeof *rows, e);
     g->written = status == GM_OK;
     return status;
 }

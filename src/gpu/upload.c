@@ -229,6 +229,17 @@ gm_status gpu_backend_read_vector(gpu_backend *b, const tensor *t, uint64_t byte
     return gpu_submit(b->host, words, COUNT_OF(words), e);
 }
 
+gm_status gpu_backend_clear_vector(gpu_backend *b, const tensor *t, error *e) {
+    uint64_t       offset = 0;
+    const uint64_t bytes = t->ne[0] * sizeof(float);
+    const gpu_id   found = find_vector(b, t, &offset, bytes, e);
+    if (!found) return e->status;
+    const uint32_t words[] = { GPU_LIST_VERSION,       GPU_CLEAR | 5u << 16,     found,
+                               (uint32_t)offset,       (uint32_t)(offset >> 32), (uint32_t)bytes,
+                               (uint32_t)(bytes >> 32) };
+    return gpu_submit(b->host, words, COUNT_OF(words), e);
+}
+
 static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {
     gpu_id *tile = &w->tiles[b->next_tile];
     error   refused = { 0 };

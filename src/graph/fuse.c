@@ -308,6 +308,7 @@ static bool shrinks_alike(const op *a, const op *b) {
 static bool try_shrinks(fuser *f, op *shrink) {
     enum { MOST_WORKGROUPS = 65535 }; /* that every GPU runs: each rank of each slot may need one */
     const tensor *x = shrink->in[1];
+    if (f->g->trains) return false; /* the backward graph reads each vector by itself */
     if (!x || shrink->in[3] || x->ne[1] != 1 || shrink->out->axis != AXIS_TOKENS) return false;
     op       fused = { .kind = OP_SHRINKS, .slots = shrink->slots, .factor = 1, .weight_factor = 1 };
     uint64_t bytes = 0, end = shrunk_head(shrink->slots);
@@ -741,15 +742,17 @@ static void view_flatten(tensor *t) {
 }
 
 static void fuser_finish(fuser *f) {
-    size_t count = 0;
+    size_t count = 0, split = 0;
     for (size_t i = 0; i < f->g->op_count; i++) {
         op *o = &f->g->ops[i];
+        if (i == f->g->split) split = count;
         if (o->kind == (op_kind)GONE) continue;
         view_flatten(o->out);
         for (size_t j = 0; j < OP_INPUTS; j++) view_flatten(o->in[j]);
         f->g->ops[count++] = *o;
     }
     f->g->op_count = count;
+    f->g->split = split;
 }
 
 static void apply_rules(fuser *f) {
@@ -769,7 +772,7 @@ static void apply_rules(fuser *f) {
 gm_status graph_fuse(const graph *g, const fuse_options *options, graph *out, error *e) {
     const size_t most = g->value_count + g->op_count + 1; /* joining products adds values */
     fuser        f = { .g = out, .options = options };
-    *out = (graph){ .batched = g->batched };
+    *out = (graph){ .batched = g->batched, .trains = g->trains, .split = g->split };
     f.values = calloc(most, sizeof(tensor *));
     f.producer = calloc(3 * most, sizeof *f.producer);
     gm_status status;

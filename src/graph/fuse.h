@@ -20,8 +20,8 @@
  *   ATTEND    HEADS and its ATTENTION in one, for a single token of each sequence: the inputs of HEADS, the output of ATTENTION
  *   MIX       rms(a)·a_weight + rms(Σ_e weight_e · experts[:, e])·weight
  *
- * No fused op has a backward rule: training plans the primitives. A pattern does not match if an inner value has
- * another reader. */
+ * No fused op has a backward rule: gradients are appended to the primitives, and what the two need only once is fused after that. A pattern
+ * does not match if an inner value has another reader. */
 
 #ifndef GM_FUSE_H
 #define GM_FUSE_H

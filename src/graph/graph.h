@@ -223,7 +223,9 @@ typedef struct {
     size_t  split;  /* the first op of a second part, which plans can run later than the first; 0: there is one part */
     tensor *result; /* set by the builder: the caller reads it after a run */
     tensor *further[GRAPH_FURTHER]; /* more results, if the caller wants any: the hidden state beside the logits */
-    bool  batched; /* a token's results must not depend on the batch that it is computed in: prompts are cut anywhere */
+    bool batched; /* a token's results must not depend on the batch that it is computed in: prompts are cut anywhere */
+    bool
+        trains; /* computes gradients: values stay f32 in every product, and no fused op takes the place of an adapter's */
     error problem; /* the first shape that did not fit, or no memory; builders continue and check at the end */
 } graph;           /* zero-initialise */
 

@@ -18,8 +18,14 @@ static int lower_first(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+/* The first offset from `at` on where an item does not cross the end of a segment. */
+static uint64_t in_one_segment(uint64_t at, uint64_t bytes, uint64_t segment) {
+    return segment && at / segment != (at + bytes - 1) / segment && bytes ? round_up(at, segment) : at;
+}
+
 /* Places the largest items first, each at the lowest offset where it overlaps no item that is live at the same time. */
-gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, uint64_t *size, error *e) {
+gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, uint64_t segment, uint64_t *size,
+                        error *e) {
     *size = 0;
     if (!count) return GM_OK;
     by_size            *order = malloc(count * sizeof *order);
@@ -44,7 +50,7 @@ gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, ui
         for (size_t i = 0; i < near; i++) {
             if (neighbours[i]->offset >= at + item->bytes) break; /* it fits in the gap before this one */
             const uint64_t end = round_up(neighbours[i]->offset + neighbours[i]->bytes, alignment);
-            if (end > at) at = end;
+            if (end > at) at = in_one_segment(end, item->bytes, segment);
         }
         item->offset = at;
         if (at + item->bytes > *size) *size = at + item->bytes;

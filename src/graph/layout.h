@@ -12,7 +12,9 @@ typedef struct {
     uint64_t offset;      /* the result */
 } layout_item;
 
-/* Fills in offsets, multiples of `alignment`, so that items that are live at the same time do not overlap, and the total size. */
-gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, uint64_t *size, error *e);
+/* Fills in offsets, multiples of `alignment`, so that items that are live at the same time do not overlap, and the total size. No item
+ * crosses a multiple of `segment`, which is one of `alignment` (0: there are none); no item may be larger. */
+gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, uint64_t segment, uint64_t *size,
+                        error *e);
 
 #endif

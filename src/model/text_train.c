@@ -107,6 +107,7 @@ gm_status model_train_graphs(const model *m, const train_graph_options *o, train
         build_head(m, o, in_body, out);
         problem = &out->head.problem;
     }
+    out->body.trains = out->head.trains = true;
     gm_status status = problem->status ? fail(e, problem->status, "%s", problem->why) : GM_OK;
     if (!status && (!out->body.result || !out->head.result))
         status = fail(e, GM_BAD_FILE, "the graph of training could not be built");

@@ -78,11 +78,25 @@ static gm_status trainer_fit(trainer *t, uint64_t memory, error *e) {
     return t->kept == fits ? GM_OK : trainer_build(t, fits, &bytes, e);
 }
 
+/* If memory turns out to be short, fewer layers are kept. */
+static gm_status trainer_make_plans(trainer *t, bool retries, error *e) {
+    error     cause = { 0 };
+    gm_status status = t->backend->plan(t, &cause);
+    while (status == GM_NO_MEMORY && retries && t->kept) {
+        uint64_t bytes;
+        t->backend->close(t);
+        TRY(trainer_build(t, t->kept / 2, &bytes, e));
+        cause = (error){ 0 };
+        status = t->backend->plan(t, &cause);
+    }
+    return status ? fail(e, status, "%s", cause.why) : GM_OK;
+}
+
 static gm_status trainer_plan(trainer *t, const trainer_options *o, error *e) {
     const uint64_t all = o->logits_bytes ? o->logits_bytes : TRAIN_LOGITS_BYTES;
     const uint64_t row = (uint64_t)t->m->config.vocabulary * sizeof(float);
     t->chunk = min_size(t->tokens, all / row ? (size_t)(all / row) : 1);
-    TRY(trainer_fit(t, o->memory, e));
+    TRY(trainer_fit(t, o->memory ? o->memory : t->backend->memory ? t->backend->memory(t) : 0, e));
     TRY(trainer_build_update(t, o->rate_of_b, e));
     t->bytes += t->parameters.bytes;
     t->records = trainer_alloc(t, t->tokens, sizeof *t->records, e);
@@ -90,13 +104,12 @@ static gm_status trainer_plan(trainer *t, const trainer_options *o, error *e) {
     t->goals = t->rows ? trainer_alloc(t, 2 * t->tokens, sizeof *t->goals, e) : NULL;
     t->owners = t->goals ? trainer_alloc(t, t->tokens, sizeof *t->owners, e) : NULL;
     t->losses = t->owners ? trainer_alloc(t, t->tokens, sizeof *t->losses, e) : NULL;
-    return t->losses ? t->backend->plan(t, e) : e->status;
+    return t->losses ? trainer_make_plans(t, !o->memory, e) : e->status;
 }
 
 gm_status trainer_new(gm_engine *engine, const trainer_options *o, trainer **out, error *e) {
     const weight *table = &engine->weights.per_layer_token_embd;
-    if (engine->on_gpu) return fail(e, GM_UNSUPPORTED, "training on the GPU is not supported yet; use --backend cpu");
-    if (table->name && !table->data)
+    if (!engine->on_gpu && table->name && !table->data)
         return fail(e, GM_UNSUPPORTED, "training needs the table %s in memory, which has too little room for it",
                     table->name);
     if (!(o->dropout >= 0 && o->dropout < 1))
@@ -104,14 +117,15 @@ gm_status trainer_new(gm_engine *engine, const trainer_options *o, trainer **out
     if (!o->tokens) return fail(e, GM_BAD_ARGUMENT, "training needs runs of at least 1 token");
     trainer *t = calloc(1, sizeof *t);
     if (!t) return fail_memory(e, "the memory of training", sizeof *t);
-    *t = (trainer){ .engine = engine, .m = &engine->weights, .backend = &trainer_on_cpu, .tokens = o->tokens };
+    *t = (trainer){ .engine = engine, .m = &engine->weights, .tokens = o->tokens };
     t->dropout = o->dropout;
     t->seed = o->seed;
+    t->backend = engine->on_gpu ? &trainer_on_gpu : &trainer_on_cpu;
     gm_status status = adapter_fits(o->adapter, t->m, NULL, NULL, e);
     for (size_t i = 0; !status && i < o->frozen_count; i++) status = adapter_fits(o->frozen[i], t->m, NULL, NULL, e);
     if (!status)
-        status =
-            train_parameters_make(&t->parameters, t->m, o->adapter, o->frozen, o->scales, o->frozen_count, NULL, e);
+        status = train_parameters_make(&t->parameters, t->m, o->adapter, o->frozen, o->scales, o->frozen_count,
+                                       engine->on_gpu ? &engine->adapters.places : NULL, e);
     if (!status) status = trainer_plan(t, o, e);
     if (status) trainer_free(t);
     else *out = t;

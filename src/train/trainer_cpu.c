@@ -48,6 +48,7 @@ static void cpu_close(trainer *t) {
     cpu_plan_free(c->head);
     cpu_plan_free(c->optimiser);
     free(c->kv);
+    *c = (trainer_cpu){ 0 };
 }
 
 /* ---- a run ---- */

@@ -28,8 +28,11 @@ static gm_status move_all(mover *m, error *e) {
     if (t->phase != TRAIN_IDLE) return fail(e, GM_BAD_ARGUMENT, "a run is not finished");
     if (t->move.kind != m->kind) {
         t->move.kind = m->kind;
+        t->move.count = m->count;
+        memcpy(t->move.states, m->states, m->count * sizeof *m->states);
         t->move.at = t->move.done = 0;
         t->move.reduced = false;
+        if (t->backend->restart) t->backend->restart(t);
     }
     for (; t->move.at < m->count * t->parameters.count; t->move.at++) {
         const train_part *part = &t->parameters.parts[t->move.at / m->count];
@@ -100,6 +103,13 @@ gm_status trainer_store(trainer *t, train_state what, adapter *into, double dead
     return status;
 }
 
+float *trainer_scratch(trainer *t, error *e) {
+    size_t most = 1;
+    for (size_t i = 0; i < t->parameters.count; i++) most = max_size(most, (size_t)t->parameters.parts[i].size);
+    if (!t->move.scratch) t->move.scratch = trainer_alloc(t, most, sizeof *t->move.scratch, e);
+    return t->move.scratch;
+}
+
 static gm_status move_reduced(mover *m, const train_part *part, train_state what, error *e) {
     trainer     *t = m->t;
     const size_t size = (size_t)part->size;
@@ -118,9 +128,6 @@ static gm_status move_reduced(mover *m, const train_part *part, train_state what
 
 gm_status trainer_reduce(trainer *t, train_reduce reduce, void *user, double deadline, error *e) {
     static const train_state gradients[] = { TRAIN_GRADIENT };
-    mover  m = { t, MOVE_REDUCE, gradients, 1, move_reduced, deadline, .reduce = reduce, .user = user };
-    size_t most = 1;
-    for (size_t i = 0; i < t->parameters.count; i++) most = max_size(most, (size_t)t->parameters.parts[i].size);
-    if (!t->move.scratch) t->move.scratch = trainer_alloc(t, most, sizeof *t->move.scratch, e);
-    return t->move.scratch ? move_all(&m, e) : e->status;
+    mover m = { t, MOVE_REDUCE, gradients, 1, move_reduced, deadline, .reduce = reduce, .user = user };
+    return trainer_scratch(t, e) ? move_all(&m, e) : e->status;
 }
