@@ -35,6 +35,9 @@ every 1 inspect box --json --gpu-memory 20M # not taken for too small a budget
 every 1 tokenize box "Hello there"
 printf '{"prompt": "a", "completion": "b"}\n' >"$scratch/data.jsonl"
 every 1 data box "$scratch/data.jsonl" --preview 1 --eval-split 0.5 --json
+printf '{"prompt": "a", "completion": "b"}\n{"prompt": "c", "completion": "d"}\n' >"$scratch/two.jsonl"
+every 3 train tests/fixtures/tiny-dense.gguf "$scratch/two.jsonl" --backend cpu --threads 1 --rank 2 --epochs 1 --layers 0 --eval-split 0.5 \
+    --patience 1 --overwrite --out "$scratch/learned" --quiet
 every 1 serve --port 1 --host a.example --host b.example --tls-cert "$scratch/none" --tls-key "$scratch/none"
 every 7 run box Hello --backend cpu --threads 1 --temp 0 --max 4 --quiet --stop x --stop y
 every 7 chat --backend cpu --threads 1 --quiet

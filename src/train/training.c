@@ -148,10 +148,12 @@ static gm_status stage_scan(gm_training *t, double deadline, error *e) {
     dataset_digest(t->data, digest);
     sha256_hex(digest, t->data_digest);
     training_settings_text(&t->settings, &text);
-    const bool fits = !text.failed && text.length < sizeof t->settings_text;
-    if (fits) memcpy(t->settings_text, text.data, text.length + 1);
+    status = text.failed ? fail_memory(e, "the settings", text.length) : GM_OK;
+    if (!status && text.length >= sizeof t->settings_text)
+        status = fail(e, GM_BAD_ARGUMENT, "the names of targets and layers are too long");
+    if (!status) memcpy(t->settings_text, text.data, text.length + 1);
     buffer_free(&text);
-    if (!fits) return fail(e, GM_BAD_ARGUMENT, "the names of targets and layers are too long");
+    if (status) return status;
     t->stage = STAGE_OPEN;
     training_tell(t, GM_TRAINING_DATA);
     return GM_OK;
