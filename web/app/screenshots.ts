@@ -222,6 +222,41 @@ async function adapters(origin: string, phone: boolean): Promise<void> {
     await visit.end();
 }
 
+/** Examples, what is in them, and a training. */
+async function teach(origin: string, phone: boolean): Promise<void> {
+    const visit = await Visit.begin({ phone });
+    const page = await visit.page();
+    const light = phone ? 'dark' : 'light', dark = phone ? 'light' : 'dark', name = phone ? 'phone-teach' : 'teach';
+    await page.emulateMedia({ colorScheme: light });
+    await page.goto(`${origin}/#/teach`);
+    await page.waitForSelector('.chip-ready');
+    const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.getByRole('button', { name: 'Import' }).click()]);
+    await chooser.setFiles('tests/fixtures/teach.jsonl');
+    await page.waitForSelector('.teach-preview mark', { timeout: 120_000 });
+    await page.getByLabel('Name').fill('clock tower');
+    await page.evaluate(() => { document.querySelector('main')!.scrollTop = 0; });
+    await shoot(page, name);
+    await page.emulateMedia({ colorScheme: dark });
+    if (!phone) await shoot(page, `${name}-dark`);
+    await page.emulateMedia({ colorScheme: light });
+    await page.getByText('More settings').click();
+    await page.getByLabel('Rounds').fill('8');
+    await page.getByLabel('Kept for evaluation').fill('0.2');
+    await page.getByLabel('Kept for evaluation').blur();
+    await page.getByText(/^About \d/).waitFor({ timeout: 300_000 });
+    await page.getByRole('button', { name: 'Teach', exact: true }).click();
+    await page.waitForFunction(() => Number(/Step(\d+) of/.exec(document.querySelector('.teach-training')?.textContent ?? '')?.[1]) >= 12, null, { timeout: 300_000 });
+    await page.emulateMedia({ colorScheme: dark });
+    await page.evaluate(() => { document.querySelector('main')!.scrollTop = 0; });
+    await shoot(page, `${name}-training`);
+    await page.waitForSelector('.teach-result', { timeout: 600_000 });
+    await page.waitForFunction(() => [...document.querySelectorAll('.teach-answers > div:last-child p')].every((each) => !/^…?$/.test(each.textContent!)), null, { timeout: 300_000 });
+    await page.emulateMedia({ colorScheme: light });
+    await page.evaluate(() => { document.querySelector('main')!.scrollTop = 0; });
+    await shoot(page, `${name}-done`);
+    await visit.end();
+}
+
 async function benchmark(origin: string): Promise<void> {
     const visit = await Visit.begin();
     const page = await visit.page();
@@ -251,6 +286,7 @@ const NUMBER = join('tests/box', readFileSync('tests/box/pictures.jsonl', 'utf8'
 const STEPS: Record<string, (origin: string) => Promise<void>> = {
     desktop, benchmark, phone, videos,
     pictures: (origin) => pictures(origin, false), 'phone-pictures': (origin) => pictures(origin, true),
+    teach: (origin) => teach(origin, false), 'phone-teach': (origin) => teach(origin, true),
     adapters: (origin) => adapters(origin, false), 'phone-adapters': (origin) => adapters(origin, true),
     recording: (origin) => record(origin, false), 'phone-recording': (origin) => record(origin, true),
 };

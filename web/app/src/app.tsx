@@ -11,13 +11,14 @@ import { BenchmarkPage } from './pages/benchmark.tsx';
 import { ChatPage } from './pages/chat.tsx';
 import { ModelsPage } from './pages/models.tsx';
 import { SettingsPage } from './pages/settings.tsx';
+import { TeachPage } from './pages/teach.tsx';
 import { ModelChip } from './parts/model_chip.tsx';
 import { ShortcutsDialog } from './parts/shortcuts.tsx';
 import { Sidebar } from './parts/sidebar.tsx';
 import { chatHref, go, PAGES, route, type Page } from './route.ts';
 import { useStore } from './store.ts';
 
-const VIEWS: Record<Page, () => JSX.Element> = { chat: ChatPage, models: ModelsPage, benchmark: BenchmarkPage, settings: SettingsPage, about: AboutPage };
+const VIEWS: Record<Page, () => JSX.Element> = { chat: ChatPage, models: ModelsPage, teach: TeachPage, benchmark: BenchmarkPage, settings: SettingsPage, about: AboutPage };
 
 export function App(): JSX.Element {
     const page = useStore(route, (state) => state.page);

@@ -1,9 +1,9 @@
 // The package as the app uses it. Only this file knows the package's interface.
 
-import { AdapterStore, Gemmule, GemmuleError, ModelCache, OllamaFolder, type Adapter, type Engine, type Session, type Source } from '../../src/api/index.ts';
+import { AdapterStore, Gemmule, GemmuleError, ModelCache, OllamaFolder, TrainingStore, type Adapter, type Dataset, type Engine, type Session, type Source, type Training } from '../../src/api/index.ts';
 import type {
     AdapterForm, AdapterReport, AdapterSource, Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, KeptAdapter, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
-    ReplyStats, Sampling, SessionOptions,
+    DatasetOptions, DataPreview, DataReport, DataSource, KeptTraining, ReplyStats, Sampling, SessionOptions, TrainingEvent, TrainingOptions, TrainingResult, TrainingSettings, TrainingState,
 } from '../../src/api/index.ts';
 import {
     Microphone, pictureTokens, soundTokens, videoFrames, type MicrophoneOptions, type PictureBudget, type Samples, type VideoFrameInput,
@@ -18,6 +18,8 @@ import { formatBytes, sentence } from './format.ts';
 
 export { Microphone, videoFrames };
 export { folderOfDrop };
+export { TrainingStore };
+export type { Dataset, DataPreview, DataReport, DataSource, KeptTraining, Training, TrainingEvent, TrainingOptions, TrainingResult, TrainingSettings, TrainingState };
 export type { AdapterForm, AdapterReport, AdapterSource, Folder, KeptAdapter };
 export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, Message, MicrophoneOptions, PictureBudget, ReplyOptions, ReplyStats, Samples, VideoFrameInput };
 export type Piece = ReplyPiece;
@@ -47,6 +49,8 @@ export interface LoadSettings {
     powerPreference: 'high-performance' | 'low-power';
     /** Bytes of the GPU's memory to use. */
     gpuMemory?: number;
+    /** Whether it is to be taught, too. */
+    training?: boolean;
     signal?: AbortSignal;
     onProgress?(progress: Progress): void;
 }
@@ -56,6 +60,12 @@ export interface LoadedModel {
     readonly samplingDefault: Sampling;
     session(options?: SessionOptions): Promise<ChatSession>;
     readonly adapters: ModelAdapters;
+    /** Whether it can be taught. */
+    readonly training: boolean;
+    dataset(source: DataSource, options?: DatasetOptions): Promise<Dataset>;
+    train(options: TrainingOptions): Training;
+    /** A short answer without chance in it, with an adapter or without. */
+    answer(questions: readonly string[], adapter: File | null, signal: AbortSignal, tell: (at: number, answer: string) => void): Promise<void>;
     tokenize(text: string): Promise<Int32Array>;
     /** Tokens that a conversation takes. */
     countTokens(messages: Message[], options?: ReplyOptions): Promise<number>;
@@ -82,7 +92,7 @@ export interface ChatSession {
 
 export async function loadModel(source: ModelSource, settings: LoadSettings): Promise<LoadedModel> {
     const { found, options } = await resolve(source);
-    return wrapEngine(await Gemmule.load(found, { ...settings, ...options }));
+    return wrapEngine(await Gemmule.load(found, { ...settings, ...options }), settings.training === true);
 }
 
 export async function fitOfModel(source: ModelSource, settings: LoadSettings): Promise<FitReport> {
@@ -117,10 +127,14 @@ async function resolve(source: ModelSource): Promise<{ found: Source; options: {
     }
 }
 
-function wrapEngine(engine: Engine): LoadedModel {
+function wrapEngine(engine: Engine, training: boolean): LoadedModel {
     const adapters = wrapAdapters(engine);
     return {
         adapters,
+        training,
+        dataset: (source, options) => engine.dataset(source, options),
+        train: (options) => engine.train(options),
+        answer: (questions, adapter, signal, tell) => answerAll(engine, questions, adapter, signal, tell),
         get info() {
             return engine.info;
         },
@@ -138,6 +152,25 @@ function wrapEngine(engine: Engine): LoadedModel {
         recover: (backend, onProgress) => engine.recover({ backend, onProgress }),
         unload: () => engine.unload(),
     };
+}
+
+const ANSWER_TOKENS = 80;
+
+async function answerAll(engine: Engine, questions: readonly string[], adapter: File | null, signal: AbortSignal, tell: (at: number, answer: string) => void): Promise<void> {
+    const taught = adapter && (await engine.adapters.load(adapter, { name: `taught ${crypto.randomUUID()}` }));
+    const session = await engine.session({ context: 2048, adapters: taught ? [taught] : [] });
+    try {
+        for (const [at, content] of questions.entries()) {
+            let answer = '';
+            for await (const piece of session.reply([{ role: 'user', content }], { sampling: { temperature: 0 }, maxTokens: ANSWER_TOKENS, signal })) {
+                if (piece.kind === 'content') tell(at, (answer += piece.text));
+            }
+            tell(at, answer);
+        }
+    } finally {
+        await session.close();
+        await taught?.free();
+    }
 }
 
 function wrapSession(session: Session, adapters: ReturnType<typeof wrapAdapters>): ChatSession {
@@ -168,6 +201,8 @@ export interface ModelAdapters {
     /** Keeps a copy in this browser, also of one that does not fit. */
     keep(source: AdapterSource, name: string | undefined, onProgress: (done: number, total: number) => void): Promise<KeptAdapter>;
     export(key: string, form: AdapterForm): Promise<File[]>;
+    /** The same of one that is not kept. */
+    exportFile(adapter: File, name: string, form: AdapterForm): Promise<File[]>;
     /** Makes room: the adapter is loaded again when it is used. */
     free(key: string): Promise<void>;
 }
@@ -195,6 +230,7 @@ function wrapAdapters(engine: Engine): ModelAdapters & { loaded(key: string): Pr
         keep: (source, name, onProgress) =>
             engine.adapters.keep(source, { ...(name === undefined ? {} : { name }), onProgress: ({ done, total }) => onProgress(done, total) }),
         export: (key, form) => engine.adapters.export({ kept: key }, form),
+        exportFile: (adapter, name, form) => engine.adapters.export(adapter, form, { name }),
         free: async (key) => {
             const there = loading.get(key);
             loading.delete(key);

@@ -12,6 +12,7 @@ import './style/base.css';
 import './style/layout.css';
 import './style/chat.css';
 import './style/pages.css';
+import './style/teach.css';
 
 applyTheme();
 settings.watch(applyTheme);

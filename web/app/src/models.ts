@@ -49,6 +49,7 @@ export const model = new Store<ModelState>(NOTHING);
 
 export const BOX: ModelChoice = { id: 'box', name: 'The model in the box', source: { kind: 'url', url: new URL('models/box.gguf', document.baseURI).href } };
 
+let training = false; // whether models are loaded so that they can be taught: a larger engine, and only from the Teach page on
 let loading: AbortController | null = null;
 let queue: Promise<unknown> = Promise.resolve();
 const beforeUnload = new Set<() => Promise<void>>();
@@ -79,7 +80,7 @@ async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void
     const pace = { phase: '', now: new Pace() };
     try {
         const loaded = await loadModel(choice.source, {
-            name: choice.name, ...device(), signal: stop.signal,
+            name: choice.name, ...device(), training, signal: stop.signal,
             onProgress: (progress) => {
                 if (!stop.signal.aborted) showProgress(pace, progress);
             },
@@ -231,6 +232,15 @@ export async function loadFile(): Promise<void> {
 export function reload(): Promise<void> {
     const { choice } = model.get();
     return choice ? load(choice) : Promise.resolve();
+}
+
+/** The loaded model, so that it can be taught. It is loaded again for this, once. */
+export async function whenTeachable(signal: AbortSignal): Promise<LoadedModel> {
+    training = true;
+    const loaded = await whenReady(signal);
+    if (loaded.training) return loaded;
+    await reload();
+    return whenReady(signal);
 }
 
 export function whenReady(signal: AbortSignal): Promise<LoadedModel> {

@@ -3,8 +3,8 @@
 import { chat } from './chat.ts';
 import { Store } from './store.ts';
 
-export type Page = 'chat' | 'models' | 'benchmark' | 'settings' | 'about';
-export const PAGES: Record<Exclude<Page, 'chat'>, string> = { models: 'Models', benchmark: 'Benchmark', settings: 'Settings', about: 'About' };
+export type Page = 'chat' | 'models' | 'teach' | 'benchmark' | 'settings' | 'about';
+export const PAGES: Record<Exclude<Page, 'chat'>, string> = { models: 'Models', teach: 'Teach', benchmark: 'Benchmark', settings: 'Settings', about: 'About' };
 
 export const route = new Store<{ page: Page }>({ page: 'chat' });
 

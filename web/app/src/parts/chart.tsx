@@ -17,17 +17,19 @@ interface ChartProps {
     /** An earlier run, drawn behind this one. */
     before?: ChartPoint[] | undefined;
     kind: 'bars' | 'line';
+    /** How values are printed. */
+    format?: (value: number) => string;
 }
 
 const WIDTH = 400, HEIGHT = 220, LEFT = 44, RIGHT = 8, TOP = 26, BOTTOM = 42; // in a card of a phone about 0.8 of this
 
-export function Chart({ title, unit, axis, points, before, kind }: ChartProps): JSX.Element {
+export function Chart({ title, unit, axis, points, before, kind, format = formatSpeed }: ChartProps): JSX.Element {
     const top = niceTop(Math.max(1e-9, ...points.map((point) => point.value), ...(before ?? []).map((point) => point.value)));
     const step = (WIDTH - LEFT - RIGHT) / Math.max(1, points.length);
     const x = (at: number): number => LEFT + step * (at + 0.5);
     const y = (value: number): number => HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * value) / top;
     const line = (list: ChartPoint[]): string => list.map((point, at) => `${at === 0 ? 'M' : 'L'}${x(at).toFixed(1)} ${y(point.value).toFixed(1)}`).join('');
-    const words = `${title}, ${unit}: ${points.map((point) => `${point.label} ${formatSpeed(point.value)}`).join(', ')}`;
+    const words = `${title}, ${unit}: ${points.map((point) => `${point.label} ${format(point.value)}`).join(', ')}`;
     return (
         <figure class="chart">
             <figcaption>{title} <span class="quiet">{unit}</span></figcaption>
@@ -59,7 +61,7 @@ export function Chart({ title, unit, axis, points, before, kind }: ChartProps): 
                     <g key={at}>
                         <text class="chart-value" x={x(at) + (kind === 'bars' && before ? step * 0.15 : 0)} y={y(point.value) - 9}
                             text-anchor="middle">
-                            {formatSpeed(point.value)}
+                            {format(point.value)}
                         </text>
                         <text class="chart-label" x={x(at)} y={HEIGHT - BOTTOM + 18} text-anchor="middle">{point.label}</text>
                     </g>

@@ -14,7 +14,7 @@ import { useStore } from '../store.ts';
 import { Dialog } from './dialog.tsx';
 import { Menu } from './menu.tsx';
 
-const PAGE_ICONS: Record<keyof typeof PAGES, IconName> = { models: 'chip', benchmark: 'chart', settings: 'sliders', about: 'info' };
+const PAGE_ICONS: Record<keyof typeof PAGES, IconName> = { models: 'chip', teach: 'cap', benchmark: 'chart', settings: 'sliders', about: 'info' };
 
 export function Sidebar({ onClose, onHelp }: { onClose: () => void; onHelp: () => void }): JSX.Element {
     const [query, setQuery] = useState('');
