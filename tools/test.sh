@@ -184,6 +184,7 @@ plan release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu +subgroups
 plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick Q8_0 # test_shaders plans the other rows, too
 plan tsan-test_threads build/tsan/test_threads
 plan tsan-test_serve_storm node tests/test_serve_storm.mjs build/tsan/gemmule short
+plan tsan-test_serve_adapters node tests/test_serve_adapters.mjs build/tsan/gemmule
 plan clang-test_kernels build/clang/test_kernels
 plan aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
 plan aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
@@ -193,7 +194,7 @@ done
 
 for test in $(names tests/test_*.sh); do plan "$test" bash "tests/$test.sh"; done
 plan asan-test_cli bash tests/test_cli.sh build/asan/gemmule
-for test in test_serve test_serve_chat; do plan "asan-$test" node "tests/$test.mjs" build/asan/gemmule; done
+for test in test_serve test_serve_chat test_serve_adapters; do plan "asan-$test" node "tests/$test.mjs" build/asan/gemmule; done
 for test in $(names tests/test_*.mjs); do plan "$test" node "tests/$test.mjs"; done
 plan test_serve_storm-gpu "${with_gpu[@]}" node tests/test_serve_storm.mjs build/gemmule gpu
 
