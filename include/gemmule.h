@@ -303,7 +303,7 @@ typedef struct {
         patience; /* evaluations without a better one, after which training ends and the best adapter is kept; 0: any */
     uint32_t    keep_every; /* steps; 0: 50 */
     uint64_t    seed;       /* of everything that is drawn */
-    uint64_t    memory;     /* the most bytes for activations; 0: what the device has */
+    uint64_t    memory;     /* the most bytes for activations; 0: most of what the device has free */
     const void *checkpoint; /* go on from this one, with the same model, examples and settings */
     size_t      checkpoint_size;
 } gm_training_options;

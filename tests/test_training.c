@@ -471,6 +471,34 @@ static void test_preview(gm_engine *engine) {
     gm_training_free(t);
 }
 
+/* Stopped, or freed, after any number of stages: asan finds what is left. A training that was stopped can be gone on with. */
+static void test_any_time(gm_engine *engine) {
+    TEST("stopped and freed at any time");
+    const double        turn = engine->turn_seconds;
+    gm_training_options o = training_of(chats);
+    o.eval_split = 0.25;
+    o.patience = 9;
+    o.keep_every = 1;
+    engine->turn_seconds = 0;
+    for (size_t calls = 0; calls < 120; calls += calls < 30 ? 1 : 7) {
+        for (size_t stops = 0; stops < 2; stops++) {
+            gm_training      *t = open_training(engine, &o);
+            gm_training_event event = { 0 };
+            gm_status         status = GM_OK;
+            for (size_t i = 0; t && i < calls && !status_failed(status); i++)
+                status = gm_training_next(t, &event, why, sizeof why);
+            if (t && stops) gm_training_stop(t);
+            while (t && stops && !status_failed(status) && status != GM_DONE)
+                status = gm_training_next(t, &event, why, sizeof why);
+            CHECK_MESSAGE(!stops || (status == GM_DONE && event.end == GM_TRAINING_STOPPED), "after %zu calls: %s",
+                          calls, why);
+            CHECK(!stops || event.kept_step == event.step);
+            gm_training_free(t);
+        }
+    }
+    engine->turn_seconds = turn;
+}
+
 int main(void) {
     gm_engine *engine =
         open_engine(&(gm_engine_options){ .model = tiny_dense, .backend = GM_BACKEND_CPU, .threads = 2 });
@@ -485,6 +513,7 @@ int main(void) {
         test_patience(engine);
         test_pairs(engine);
         test_preview(engine);
+        test_any_time(engine);
     }
     test_media();
     gm_engine_close(engine);

@@ -143,18 +143,6 @@ static gm_status train_make_folder(const train_job *j, error *e) {
 
 /* ---- settings ---- */
 
-/* Of what is free, the most that activations may take; 0: it is not known. */
-static uint64_t memory_free(void) {
-    unsigned long long kilobytes = 0;
-    char               line[200];
-    FILE              *file = fopen("/proc/meminfo", "r");
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1) break;
-    }
-    if (file) fclose(file);
-    return (uint64_t)kilobytes * 1024 / 5 * 4;
-}
-
 static gm_training_options train_settings(const train_job *j) {
     static const char *const schedule_names[] = { NULL, "constant", "linear", "cosine" };
     static const char *const loss_names[] = { NULL, "completions", "dpo" };
@@ -186,9 +174,7 @@ static gm_training_options train_settings(const train_job *j) {
         .patience = (uint32_t)v->patience.value,
         .keep_every = (uint32_t)v->checkpoint_every.value,
         .seed = v->seed.value,
-        .memory = v->memory.given                       ? v->memory.value
-                  : v->engine.backend == GM_BACKEND_GPU ? 0
-                                                        : memory_free(),
+        .memory = v->memory.value,
         .checkpoint = v->resume ? j->resumed.data : NULL,
         .checkpoint_size = j->resumed.length,
     };

@@ -1,5 +1,6 @@
 /* Training on the CPU. */
 
+#include "base/free_memory.h"
 #include "train/trainer_parts.h"
 
 #include <math.h>
@@ -171,7 +172,14 @@ static gm_status cpu_put(trainer *t, const train_part *part, train_state what, c
     return GM_OK;
 }
 
+/* The rest is for what training takes besides activations, and for others. */
+static uint64_t cpu_memory(const trainer *t) {
+    (void)t;
+    return free_memory() / 5 * 4;
+}
+
 const trainer_backend trainer_on_cpu = { .measure = cpu_measure,
+                                         .memory = cpu_memory,
                                          .plan = cpu_plan_all,
                                          .close = cpu_close,
                                          .work = cpu_work,

@@ -446,14 +446,14 @@ static gm_status stage_last(gm_training *t, double deadline, error *e) {
     return GM_OK;
 }
 
-/* What is under way is given up, but not an update. */
+/* What is under way is given up, but neither an update nor what follows from an evaluation. */
 static void training_give_up(gm_training *t) {
     if (t->stage <= STAGE_OPEN || t->stage == STAGE_RESTORE) {
         t->event.end = GM_TRAINING_STOPPED;
         t->stage = STAGE_OVER;
         return;
     }
-    if (t->stage == STAGE_UPDATE || t->stage >= STAGE_LAST) return;
+    if (t->stage == STAGE_UPDATE || t->stage == STAGE_BEST || t->stage >= STAGE_LAST) return;
     training_free_runs(t);
     trainer_forget(t->trainer);
     training_finish(t, GM_TRAINING_STOPPED);

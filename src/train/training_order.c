@@ -11,8 +11,8 @@ size_t training_run_tokens(const dataset *d, const training_settings *s) {
 
 /* The order has a run for each example; several of them become one, if they are of one batch and not too long. */
 static void order_join(training_order *p, const dataset *d, const training_settings *s, size_t most) {
-    const size_t batch = s->o.batch, step = batch * s->o.accumulate;
-    size_t       runs = 0, tokens = 0;
+    const uint64_t batch = s->o.batch, step = batch * s->o.accumulate;
+    size_t         runs = 0, tokens = 0;
     for (size_t i = 0; i < p->order.count; i++) {
         const size_t n = dataset_tokens(d, p->order.examples[i]);
         const bool   new_step = i % step == 0;
