@@ -42,7 +42,7 @@
  *   - on a GPU, the first session with another K/V type than the default checks its kernels, which fails with GM_NO_DEVICE if
  *     the GPU computes them wrongly;
  *   - when a model computes NaN, all of its weights are read once to name the one that is broken;
- *   - on a slow processor, one matrix product of a large batch of text;
+ *   - on a slow processor, one matrix product of a large batch of text, and the head of a diffusion model;
  *   - gm_reply_start decodes pictures and sounds; it waits for ffmpeg, if that decodes a sound, until gm_session_cancel. Meanwhile
  *     other threads have their turns.
  * gm_engine_open, gm_session_new, gm_session_fork and the functions that save and restore return when they are done. Saving
@@ -126,7 +126,7 @@ typedef struct {
 
 typedef struct {
     const char *name;                               /* general.name of the file, or "" */
-    const char *architecture;                       /* "gemma4" */
+    const char *architecture;                       /* "gemma4" or "diffusion-gemma" */
     const char *device;                             /* "cpu (avx512, 2 threads)" */
     uint32_t    layers, width, vocabulary, context; /* context: the longest that the model was made for */
     uint64_t    parameters;
@@ -481,14 +481,33 @@ typedef struct {
      * the prompt is taken as the beginning of the answer, and its pieces come again. */
     const int32_t *resume;
     size_t         resume_count;
+    /* Diffusion models: how the canvas of the answer begins, as text with holes; NULL: as noise. Text stays as it is, [[12]] is a hole of 12
+     * tokens, [[=text]] is text to start from, which the model may change, and [[[[]] stands for [[. Behind all this the model
+     * writes on. Other models refuse it. */
+    const char *canvas;
+    bool        want_canvas; /* a piece for every step */
+    uint32_t    steps;       /* the most for a block; 0: as many as the model's file says */
 } gm_reply_options;
 
 typedef enum {
     GM_PIECE_CONTENT = 0,
     GM_PIECE_THINKING = 1,
     GM_PIECE_TOOL_CALL = 2,
-    GM_PIECE_PROGRESS = 3
+    GM_PIECE_PROGRESS = 3,
+    GM_PIECE_CANVAS = 4 /* diffusion models, if they are wanted: the canvas after a step */
 } gm_piece_kind;
+
+/* A diffusion model writes blocks of tokens. It denoises each in steps; the likeliest tokens after the last step are the block. */
+typedef struct {
+    size_t         block, step, most_steps; /* the block from 0 on, the step from 1 on; it may end before most_steps */
+    size_t         count;                   /* tokens of the canvas */
+    const int32_t *ids;                     /* the likeliest tokens */
+    const float   *entropies;               /* of each position, in nats */
+    const bool    *accepted;                /* the model keeps this position, for now */
+    const bool    *pinned;                  /* given, and never changed */
+    float          mean_entropy;            /* of those that are not pinned */
+    bool           last;                    /* of its block */
+} gm_canvas;
 
 /* A piece of the answer; valid until the next call on the reply. */
 typedef struct {
@@ -499,6 +518,7 @@ typedef struct {
     const gm_token_logprob *logprobs;        /* for each token of the piece: the chosen one, then the alternatives */
     size_t                  logprob_tokens;  /* rows of 1 + options.logprobs */
     size_t media_done, media_total; /* progress, before the prompt: pictures, frames and sounds that are encoded */
+    const gm_canvas *canvas;        /* of a canvas; its text is that of the likeliest tokens */
 } gm_piece;
 
 typedef enum {
@@ -515,6 +535,7 @@ typedef struct {
     double prompt_seconds, reply_seconds;
     size_t media, media_encoded; /* pictures, frames and sounds of the prompt; those that a tower had to encode */
     double media_seconds;        /* of prompt_seconds: what the towers took */
+    size_t blocks, steps;        /* of a diffusion model's answer */
 } gm_reply_stats;
 
 /* Renders the conversation in Gemma 4's format and prepares to answer it. gm_reply_next sets the session to it, reusing what the

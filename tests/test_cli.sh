@@ -773,6 +773,11 @@ checks "check small-moe" $fixtures/small-moe-Q4_K_M.gguf $fixtures/small-moe-Q4_
 checks "check small-dense, q8_0" $fixtures/small-dense-Q4_K_M.gguf $fixtures/small-dense-Q4_K_M.expect.gguf 2 6e-2 --kv q8_0
 checks "check quant-blocks" $fixtures/quant-blocks.expect.gguf $fixtures/quant-blocks.expect.gguf 15 0
 equals "quant-blocks are exact" "$(grep -c ' 0\.000e+00$' "$scratch/out")" 15
+for isa in scalar ''; do
+    checks "check tiny-diffusion, $isa" $fixtures/tiny-diffusion.gguf $fixtures/tiny-diffusion.expect.gguf 4 1e-4 --precise ${isa:+--cpu "$isa"}
+done
+checks "check tiny-diffusion-image" $fixtures/tiny-diffusion.gguf $fixtures/tiny-diffusion-image.expect.gguf 5 1e-4 --precise \
+    --mmproj $fixtures/tiny-diffusion.mmproj.gguf --image $fixtures/tiny-mm.png
 run "check above the tolerance" 1 check $dense $fixtures/tiny-dense.expect.gguf --precise --tolerance 1e-9
 has "logits.0 "
 run "check as JSON" 0 check $dense $fixtures/tiny-dense.expect.gguf --precise --json

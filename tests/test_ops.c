@@ -9,6 +9,7 @@
 
 #include "gpu/features.h"
 #include "op_attention.h"
+#include "op_canvas.h"
 #include "op_gradients.h"
 #include "op_graphs.h"
 #include "op_products.h"
@@ -120,6 +121,7 @@ static void test_backend(const backend *b) {
         test_weight_sets(b, TYPE_Q4_K, n, 256, 24);
         test_weight_sets(b, TYPE_F16, n, 96, 40);
     }
+    test_canvas_heads(b);
     test_select(b);
     test_select_means(b, 7, 9, 32, 1);
     test_select_means(b, 3, 4, 11, 3);

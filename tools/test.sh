@@ -176,7 +176,7 @@ for preset in asan release; do
         plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-for test in test_adapters test_adapter_targets test_tower_adapters test_decoder test_records test_rows test_model test_load test_media test_soft test_session test_threads test_towers test_video; do
+for test in test_adapters test_adapter_targets test_tower_adapters test_canvas test_decoder test_records test_rows test_model test_load test_media test_soft test_session test_threads test_towers test_video; do
     plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
 done
 plan asan-test_store-gpu "${with_gpu[@]}" build/asan/test_store gpu # random walks

@@ -10,13 +10,15 @@
 // the columns. A thread has two quads of EACH columns. Splits divide the rows: each takes split_rows of them, and writes its sums
 // y_split_stride after those of the split before it; matmul_sum.wgsl adds them.
 //
+// ONLINE: a chunk of CANVAS_HEAD (canvas_head.wgsl), whose rows `numbers` tell, binding 4. d are the chunk's exponentials, and behind them
+// the state of each column. y = y · (the column's scale) + the sum; after the last chunk, times factor / (the column's sum).
+//
 // EXPERTS: as in tile.wgsl, the columns of an expert are the pairs that `groups` lists for it.
 
 #include "weights.wgsl"
 #include "run.wgsl"
 
 override k:              u32;
-override rows:           u32;
 override first_row:      u32 = 0u;
 override w_first:        u32 = 0u; // row of the tile at which the matrix begins, if it lies joined with others
 override x_offset:       u32 = 0u;
@@ -34,6 +36,14 @@ const tile_columns = 16u * each;
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> d:       array<f32>;
 @group(0) @binding(2) var<storage, read_write> y:       array<f32>;
+
+#if ONLINE
+#include "canvas_chunk.wgsl"
+override factor: f32;
+@group(0) @binding(4) var<storage, read>       numbers: array<f32>;
+#else
+override rows: u32;
+#endif
 
 #if EXPERTS
 override all_experts:  u32; // experts of the model; `groups` has one start more
@@ -74,7 +84,11 @@ fn find_place(group: vec3<u32>, thread: u32) -> Place {
 #else
     let count = run.tokens;
 #endif
+#if ONLINE
+    return Place(column, min(count - min(column, count), tile_columns), chunk_first());
+#else
     return Place(column, min(count - min(column, count), tile_columns), w_first);
+#endif
 #endif
 }
 
@@ -91,6 +105,9 @@ fn column_of(place: Place, c: u32) -> u32 {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let place = find_place(group, thread);
     if (place.columns == 0u) { return; }
+#if ONLINE
+    let rows = chunk_rows();
+#endif
     let chunks = (k + 31u) / 32u;
     let quad = thread % 8u;
     let at = thread / 8u * each;
@@ -136,7 +153,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var half = 0u; half < 2u; half++) {
             let i = 64u * group.x + 32u * half + 4u * quad;
             let four = sums[2u * c + half];
+#if ONLINE
+            let state = column_state(place.first + at + c);
+            let scale = select(d[state + state_scale], 0.0, chunk_is_first());
+            let end_scale = select(1.0, factor / d[state + state_sum], chunk_is_last());
+            for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = (y[to + i + j] * scale + four[j]) * end_scale; }
+#else
             for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = four[j]; }
+#endif
         }
     }
 }

@@ -86,14 +86,13 @@ static const struct {
     { "audio.greedy", check_audio_greedy, NULL },
     { "audio.soft_tokens", check_audio_soft, NULL },
     { "audio.mel", check_audio_mel, NULL },
-    { "canvas.", NULL, "diffusion is" },
-    { "self_cond", NULL, "diffusion is" },
-    { "entropy.", NULL, "diffusion is" },
-    { "accept.", NULL, "diffusion is" },
+    { "entropy.", check_entropy, NULL },
+    { "accept.", check_accept, NULL },
+    { "mask.", check_mask, NULL },
     { "draft", NULL, "drafting is" },
 };
 
-/* Inputs of other lines have no line of their own: token ids of prompts, the tokens whose logits a file has, patches of a picture,
+/* Inputs of other lines have no line of their own: token ids of prompts and canvases, what conditions a step (which the step before gives), the tokens whose logits a file has, patches of a picture,
  * samples of a sound, and blocks that come with their values. image.plain_logits is for information: with a mask that no released model has. */
 static bool is_input(const gguf *expect, const gguf_tensor *t) {
     static const char *const inputs[] = { "rows",
@@ -109,7 +108,11 @@ static bool is_input(const gguf *expect, const gguf_tensor *t) {
     for (size_t i = 0; i < COUNT_OF(inputs); i++) {
         if (str_is(t->name, inputs[i])) return true;
     }
-    if (str_starts_with(t->name, "ids.") || str_ends_with(t->name, ".ids")) return true;
+    static const char *const prefixes[] = { "ids.", "canvas.", "self_cond_logits." };
+    for (size_t i = 0; i < COUNT_OF(prefixes); i++) {
+        if (str_starts_with(t->name, prefixes[i])) return true;
+    }
+    if (str_ends_with(t->name, ".ids")) return true;
     snprintf(values, sizeof values, "%.*s.f32", STR_ARGS(t->name));
     return gguf_find_tensor(expect, values) != NULL;
 }
@@ -122,6 +125,8 @@ static gm_status check_tensor(check_state *c, const gguf_tensor *t, check_result
         return check_blocks(c, t, name, result, e);
     }
     if (check_is_video(c)) return check_video(c, t, result, e);
+    if (check_is_canvas(c) && str_starts_with(t->name, "logits."))
+        return check_canvas_logits(c, t, name + strlen("logits."), result, e);
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         if (!str_starts_with(t->name, kinds[i].prefix)) continue;
         if (!kinds[i].check) return fail(e, GM_UNSUPPORTED, "%s not supported yet", kinds[i].lacking);
@@ -304,6 +309,7 @@ static int check_run(void *values, const arguments *args) {
     free(c.audio.rows);
     tokenizer_free(c.words);
     check_end_training(&c);
+    check_end_canvas(&c);
     gm_engine_close(c.engine);
     gguf_free(file);
     gguf_free(expect);

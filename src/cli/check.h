@@ -37,6 +37,8 @@ typedef struct {
     media_rows             image, audio; /* encoded on first use */
     struct check_training *training;     /* the loss and the gradients, computed on first use */
     error                  training_problem;
+    struct check_canvas   *canvas; /* the steps of a diffusion model, computed on first use */
+    error                  canvas_problem;
 } check_state;
 
 /* Each sets result->error or fails. GM_UNSUPPORTED and GM_BAD_ARGUMENT fail this line; other statuses (no memory, no device,
@@ -62,6 +64,16 @@ gm_status check_gradient(check_state *c, const gguf_tensor *want, const char *re
 gm_status check_adamw_losses(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
 void      check_end_training(check_state *c);
 
+/* check_canvas.c: expectations of a diffusion model. */
+bool      check_is_canvas(const check_state *c);
+gm_status check_canvas_logits(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
+                              error *e);
+gm_status check_entropy(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+gm_status check_accept(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+/* How many tokens each token of the prompt sees: "sliding" or "full". */
+gm_status check_mask(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+void      check_end_canvas(check_state *c);
+
 /* check_video.c: expectations of videos, which have other tensors. */
 bool      check_is_video(const check_state *c);
 bool      check_video_is_input(check_state *c, str name);
@@ -73,6 +85,8 @@ gm_status check_video_text(check_state *c, str want, check_result *result, error
 gm_status check_need_engine(check_state *c, error *e);
 /* Appends the soft tokens of all pictures to `out`. */
 gm_status check_encode_pictures(check_state *c, const tower_picture *pictures, size_t count, media_rows *out, error *e);
+/* The rows that take the place of a prompt's soft tokens: those of our tower, or the expectation's if it has no patches of all. */
+gm_status check_find_soft(check_state *c, bool image, int32_t *id, media_rows *out, error *e);
 /* Adds the prompt to the session; each run of soft tokens takes the next rows. */
 gm_status check_hold_prompt(gm_session *s, const int32_t *ids, size_t count, int32_t soft_id, const media_rows *soft,
                             bool image, error *e);

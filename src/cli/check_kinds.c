@@ -41,7 +41,7 @@ gm_status check_need_engine(check_state *c, error *e) {
 /* The values of an I32 tensor. */
 static gm_status find_integers(check_state *c, const char *name, const int32_t **values, size_t *count, error *e) {
     const gguf_tensor *t = gguf_find_tensor(c->expect, name);
-    if (!t) return fail(e, GM_BAD_ARGUMENT, "%s has no %s (diffusion is not supported yet)", c->expect_path, name);
+    if (!t) return fail(e, GM_BAD_ARGUMENT, "%s has no %s", c->expect_path, name);
     if (t->type != TYPE_I32) return fail(e, GM_BAD_ARGUMENT, "%s is %s, expected I32", name, t->format->name);
     *values = check_values_of(c->expect, t);
     *count = (size_t)t->count;

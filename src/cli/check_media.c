@@ -292,7 +292,7 @@ gm_status check_audio_soft(check_state *c, const gguf_tensor *want, const char *
 }
 
 /* The rows that take the place of a prompt's soft tokens: those of our tower, or the expectation's if it has no patches of all. */
-static gm_status find_soft(check_state *c, bool image, int32_t *id, media_rows *out, error *e) {
+gm_status check_find_soft(check_state *c, bool image, int32_t *id, media_rows *out, error *e) {
     const gguf_tensor *t = NULL;
     *id = tokenizer_special(c->engine->words, image ? SPECIAL_IMAGE_SOFT : SPECIAL_AUDIO_SOFT);
     if (*id < 0)
@@ -342,7 +342,7 @@ static gm_status prompt_logits(check_state *c, const char *kind, size_t more, gm
     TRY(check_need_engine(c, e));
     const uint32_t vocabulary = c->engine->weights.config.vocabulary;
     TRY(check_find_ids(c, media_tensor(&n, kind, "ids"), vocabulary, &ids, count, e));
-    TRY(find_soft(c, image, &soft_id, &soft, e));
+    TRY(check_find_soft(c, image, &soft_id, &soft, e));
     *logits = malloc(*count * vocabulary * sizeof **logits);
     if (!*logits) return fail_memory(e, "the logits", *count * vocabulary * sizeof **logits);
     TRY(check_new_session(c, *count + more, session, e));

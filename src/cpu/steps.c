@@ -1,5 +1,6 @@
 #include "cpu/steps_parts.h"
 
+#include "cpu/canvas_head.h"
 #include "cpu/sound_rows.h"
 
 #include <math.h>
@@ -257,6 +258,7 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
         case OP_MATMUL_EXPERTS: return (size_t)cpu_groups_at(c, s).active[0] * s->tasks;
         case OP_ATTENTION: return attention_tasks(s, c);
         case OP_LORA_SHRINK: return split_of_shrink(s, c).tasks;
+        case OP_CANVAS_HEAD: return cpu_canvas_head_tasks(s, c);
         default: break;
         }
     }
@@ -536,5 +538,6 @@ void cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *sc
     else if (s->kind == STEP_OP && s->op->kind == OP_MATMUL_EXPERTS) run_expert_matmul(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_ATTENTION) run_attention(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_LORA_SHRINK) run_shrink(s, c, task, scratch);
+    else if (s->kind == STEP_OP && s->op->kind == OP_CANVAS_HEAD) cpu_canvas_head_run(s, c, task, scratch);
     else run_rows(s, c, task);
 }

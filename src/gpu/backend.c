@@ -170,7 +170,7 @@ static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, e
 }
 
 static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
-    const bool back = o->kind == OP_MATMUL_BACK || o->kind == OP_MATMUL_EXPERTS_BACK;
+    const bool back = o->kind == OP_MATMUL_BACK || o->kind == OP_MATMUL_EXPERTS_BACK || o->kind == OP_CANVAS_HEAD;
     if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS || back) {
         tensor *parts[GPU_WEIGHT_PARTS + 1] = { o->in[0] };
         if (o->kind == OP_PRODUCTS) memcpy(parts, o->in, GPU_WEIGHT_PARTS * sizeof *parts);

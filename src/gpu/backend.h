@@ -236,5 +236,8 @@ gm_status gpu_plan_pass(gpu_plan *to, const tensor *leaf, const gpu_plan *from, 
  * again. */
 gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, size_t first, const float *data, size_t entries,
                               error *e);
+/* Copies them from the beginning of another buffer (`in`), or to it: between the runs that were submitted before and later. */
+gm_status gpu_plan_copy_leaf(gpu_plan *p, const tensor *leaf, size_t first, size_t entries, gpu_id other, bool in,
+                             error *e);
 
 #endif

@@ -191,6 +191,21 @@ gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, size_t first, con
     return plan_write(p, p->items[leaf->index].offset + first * entry, data, entries * entry, e);
 }
 
+gm_status gpu_plan_copy_leaf(gpu_plan *p, const tensor *leaf, size_t first, size_t entries, gpu_id other, bool in,
+                             error *e) {
+    const uint64_t entry = leaf->token_stride * sizeof(float), bytes = entries * entry;
+    const uint64_t place = p->items[leaf->index].offset + first * entry;
+    gpu_words      words = { 0 };
+    if (first + entries > plan_count(p, leaf)) return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this leaf");
+    gpu_words_begin(&words);
+    if (in) gpu_words_copy(&words, other, 0, plan_memory(p, place), place % p->segment, bytes);
+    else gpu_words_copy(&words, plan_memory(p, place), place % p->segment, other, 0, bytes);
+    const gm_status status = words.failed ? fail_memory(e, "a command list", words.count * sizeof(uint32_t))
+                                          : gpu_submit(p->backend->host, words.data, words.count, e);
+    free(words.data);
+    return status;
+}
+
 /* Writes the run's records into the list, and those that it does not hold into the buffer. */
 static gm_status plan_write_records(gpu_plan *p, const run_inputs *in, error *e) {
     const size_t listed = min_size(in->tokens, PLAN_LISTED_TOKENS), others = in->tokens - listed;

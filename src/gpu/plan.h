@@ -11,6 +11,7 @@
 #define GM_GPU_PLAN_H
 
 #include "gpu/backend.h"
+#include "gpu/canvas_kernels.h"
 #include "gpu/gradient_kernels.h"
 #include "gpu/kernels.h"
 #include "gpu/matmul.h"
@@ -176,6 +177,7 @@ gpu_corrections plan_corrections(const gpu_plan *p, const op *o); /* the same */
 uint64_t        plan_shrunk_stride(const gpu_plan *p, size_t i);  /* of the rows of a SHRINKS' result */
 gpu_matmul_job  plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
 gpu_back_job    plan_back_job(const gpu_plan *p, size_t i);
+gpu_canvas_job  plan_canvas_job(const gpu_plan *p, size_t i);
 
 /* ---- plan_record.c ---- */
 

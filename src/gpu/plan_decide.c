@@ -60,9 +60,14 @@ static gm_status plan_decide_weight(gpu_plan *p, size_t i, error *e) {
         d->part_rows = (uint32_t)rows;
     }
     d->gathered = o->kind == OP_EMBED && d->weight->gathered;
-    if (!op_is_product_back(o) || !d->weight->streamed) return GM_OK;
-    return fail(e, GM_UNSUPPORTED, "'%s' stays in main memory, and training needs all weights on the GPU",
-                o->in[0]->name);
+    const bool canvas = o->kind == OP_CANVAS_HEAD;
+    if (canvas && d->part_rows)
+        return fail(e, GM_UNSUPPORTED, "'%s' lies joined with other weights, which a canvas does not expect",
+                    o->in[0]->name);
+    if ((!op_is_product_back(o) || !d->weight->streamed) && (!canvas || !(d->weight->streamed || d->weight->gathered)))
+        return GM_OK;
+    return fail(e, GM_UNSUPPORTED, "'%s' stays in main memory, and %s on the GPU", o->in[0]->name,
+                canvas ? "a diffusion model needs its embedding" : "training needs all weights");
 }
 
 static void plan_decide_product(gpu_plan *p, size_t i) {
@@ -190,7 +195,7 @@ gm_status plan_decide(gpu_plan *p, error *e) {
         const op *o = &g->ops[i];
         plan_op  *d = &p->ops[i];
         *d = (plan_op){ .quantised = -1, .grouped = -1, .partial = -1 };
-        if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS || op_is_product_back(o))
+        if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS || o->kind == OP_CANVAS_HEAD || op_is_product_back(o))
             status = plan_decide_weight(p, i, e);
         d->groups = o->kind == OP_MATMUL_EXPERTS_BACK;
         if (o->kind == OP_PRODUCTS) plan_decide_product(p, i);
@@ -310,6 +315,16 @@ gpu_back_job plan_back_job(const gpu_plan *p, size_t i) {
                            .y = plan_place(o->out) };
 }
 
+gpu_canvas_job plan_canvas_job(const gpu_plan *p, size_t i) {
+    const op *o = &p->g.ops[i];
+    return (gpu_canvas_job){ .weights = &p->ops[i].weight->layout,
+                             .tokens = plan_count(p, o->out),
+                             .cap = o->most,
+                             .factor = o->factor,
+                             .x = plan_place(o->in[1]),
+                             .soft = plan_place(o->in[3]) };
+}
+
 /* ---- work ---- */
 
 /* What plans are cut by: multiply-adds of products and attention count as two operations, and values that are only read as some. */
@@ -330,6 +345,7 @@ double plan_work(const gpu_plan *p, const op *o) {
         const tensor *w = o->kind == OP_PRODUCTS || !j ? o->in[j] : NULL;
         if (w) work += 2 * (double)(w->ne[0] * w->ne[1]) * count * (o->used ? o->used : 1);
     }
+    if (o->kind == OP_CANVAS_HEAD) work += 4 * (double)(o->in[0]->ne[0] * o->in[0]->ne[1]) * count;
     for (size_t j = 0; j < 2 && o->rank; j++) {
         if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT) work += 2 * (double)o->in[j]->ne[0] * count;
     }
@@ -384,6 +400,10 @@ static uint64_t plan_partial_bytes(const gpu_plan *p, size_t i) {
     const op *o = &p->g.ops[i];
     if (p->ops[i].splits) return gpu_attention_partial_bytes(o, p->tokens, p->ops[i].splits);
     if (o->kind == OP_PRODUCTS) return product_partial_bytes(p, i);
+    if (o->kind == OP_CANVAS_HEAD) {
+        const gpu_canvas_job canvas = plan_canvas_job(p, i);
+        return gpu_canvas_scratch_bytes(gpu_host_info(p->backend->host), &canvas);
+    }
     if (!op_is_product_back(o)) return 0;
     const gpu_back_job job = plan_back_job(p, i);
     return gpu_back_partial_bytes(gpu_host_info(p->backend->host), &job);

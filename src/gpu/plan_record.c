@@ -314,6 +314,37 @@ static gm_status record_product_back(op_recorder *r, error *e) {
     return op_dispatch(r, &k, e);
 }
 
+/* CANVAS_HEAD: chunk by chunk. Each chunk has numbers of its own. */
+static gm_status record_canvas(op_recorder *r, error *e) {
+    gpu_plan            *p = r->plan;
+    const gpu_info      *info = gpu_host_info(p->backend->host);
+    const gpu_weight    *w = p->ops[r->index].weight;
+    const gpu_canvas_job job = plan_canvas_job(p, r->index);
+    for (uint32_t tile = 0; tile < w->layout.tiles; tile++) {
+        const uint32_t chunks = gpu_canvas_chunks(info, &job, tile);
+        r->table[BIND_WEIGHTS] = (gpu_binding){ 0, w->tiles[tile], 0, weight_tile_of(&w->layout, tile).bytes };
+        for (uint32_t chunk = 0; chunk < chunks; chunk++) {
+            gpu_kernel k[CANVAS_KERNELS];
+            gpu_canvas_kernels(k, info, &job, tile, chunk);
+            r->table[BIND_NUMBERS] = (gpu_binding){ 0 };
+            for (size_t i = 0; i < CANVAS_KERNELS; i++) TRY(op_dispatch(r, &k[i], e));
+        }
+    }
+    return GM_OK;
+}
+
+/* How many dispatches may have numbers of their own. */
+static size_t plan_most_numbers(const gpu_plan *p) {
+    size_t count = p->g.op_count + 1;
+    for (size_t i = 0; i < p->g.op_count; i++) {
+        if (p->g.ops[i].kind != OP_CANVAS_HEAD) continue;
+        const gpu_canvas_job job = plan_canvas_job(p, i);
+        for (uint32_t tile = 0; tile < job.weights->tiles; tile++)
+            count += gpu_canvas_chunks(gpu_host_info(p->backend->host), &job, tile);
+    }
+    return count;
+}
+
 /* A kernel for an aligned second input: its offset counts from where it is bound. */
 static gm_status geglu_kernel(const gpu_plan *p, size_t i, gpu_kernel *k, error *e) {
     op     nearer = p->g.ops[i];
@@ -344,6 +375,7 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
     switch ((int)o->kind) {
     case OP_LEAF: return GM_OK;
     case OP_EMBED: return record_embed(&r, e);
+    case OP_CANVAS_HEAD: return record_canvas(&r, e);
     case OP_PRODUCTS: return record_product(&r, e);
     case OP_MATMUL_BACK:
     case OP_MATMUL_EXPERTS_BACK: return record_product_back(&r, e);
@@ -406,7 +438,7 @@ static gm_status plan_create_buffers(gpu_plan *p, error *e) {
     TRY(plan_create_memory(p, e));
     p->run = gpu_buffer_new(h, plan_run_bytes(p->tokens), e);
     p->rows = p->run ? gpu_buffer_new(h, round_up(p->outputs * 4, 16), e) : 0;
-    p->numbers = p->rows ? gpu_buffer_new(h, (p->g.op_count + 1) * PLAN_ALIGNMENT, e) : 0;
+    p->numbers = p->rows ? gpu_buffer_new(h, plan_most_numbers(p) * PLAN_ALIGNMENT, e) : 0;
     return p->numbers ? GM_OK : e->status;
 }
 

@@ -30,6 +30,7 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_SELECT_ROWS] = "select_rows",
     [OP_TOKEN_SUM] = "token_sum",
     [OP_LEAF] = "leaf",
+    [OP_CANVAS_HEAD] = "canvas_head",
     [OP_MATMUL_EXPERTS] = "matmul_experts",
     [OP_EXPERT_SUM] = "expert_sum",
     [OP_MATMUL_BACK] = "matmul_back",
@@ -365,6 +366,17 @@ tensor *graph_token_sum(graph *g, tensor *x) {
 
 tensor *graph_leaf(graph *g, tensor_axis axis, uint64_t n, uint64_t rows) {
     return graph_append(g, n && rows, (op){ .kind = OP_LEAF }, axis, n, rows);
+}
+
+tensor *graph_canvas_head(graph *g, tensor *table, tensor *x, tensor *settings, tensor *soft, float cap, float factor) {
+    if (!table || !x || !settings || !soft) return NULL;
+    const bool fits = table->ne[0] == x->ne[0] && x->ne[1] == 1 && tensor_is_contiguous(x) && x->axis == AXIS_TOKENS &&
+                      tensor_same_shape(x, soft) && tensor_is_contiguous(soft) && settings->axis == AXIS_TOKENS &&
+                      settings->ne[0] == CANVAS_SETTINGS && settings->ne[1] == 1 && tensor_is_contiguous(settings) &&
+                      cap >= 0;
+    return graph_append(
+        g, fits, (op){ .kind = OP_CANVAS_HEAD, .in = { table, x, settings, soft }, .factor = factor, .most = cap },
+        AXIS_TOKENS, CANVAS_FINDINGS, 1);
 }
 
 tensor *graph_view(graph *g, tensor *x, bool fits, uint64_t offset, uint64_t n, uint64_t rows, uint64_t row_stride) {

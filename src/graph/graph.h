@@ -58,6 +58,12 @@
  *   SELECT_ROWS     the tokens of a whose outputs are wanted; with a count above 1 the mean of that many tokens from there on
  *   TOKEN_SUM       the sum of a over all tokens (or outputs) of the run
  *   LEAF            what the caller last wrote there between two runs; at first 0
+ *   CANVAS_HEAD     the tokens that a denoised position may be. Table a [k, m], hidden state b [k], settings c (CANVAS_SETTINGS, below), and
+ *                   a leaf d [k] that it writes:  z = t · cap · tanh(a·b / cap) (`most`: the cap; 0: none), p = softmax(z)  →
+ *                   [CANVAS_FINDINGS]: the likeliest id, one that is drawn with the probabilities p (both as i32 bits), the entropy of p in
+ *                   nats, and the largest p;  d = factor · Σ_v p_v · a_v. Goes over the table once, a tile at a time, and rescales its sums
+ *                   when a larger z appears. It draws the v with the largest z_v − ln(−ln(1 − u)), u = (w + ½) / 2^32, where w is word
+ *                   v mod 4 of Philox, counter [v / 4, draw, 0, CANVAS_STREAM], key of the settings
  *
  * Ops of training. d is the gradient of the result of the op that the name begins with; backward.h appends them.
  *
@@ -117,6 +123,7 @@ typedef enum {
     OP_SELECT_ROWS,
     OP_TOKEN_SUM,
     OP_LEAF,
+    OP_CANVAS_HEAD,
     OP_MATMUL_BACK,
     OP_MATMUL_EXPERTS_BACK,
     OP_RMS_NORM_BACK,
@@ -280,6 +287,13 @@ tensor *graph_select_rows(graph *g, tensor *x);
 tensor *graph_select_means(graph *g, tensor *x, uint32_t count);
 tensor *graph_token_sum(graph *g, tensor *x);
 tensor *graph_leaf(graph *g, tensor_axis axis, uint64_t n, uint64_t rows);
+
+/* Of a position of a canvas, for CANVAS_HEAD; all but the first are bits of u32. */
+enum { CANVAS_INVERSE, CANVAS_KEY_0, CANVAS_KEY_1, CANVAS_DRAW, CANVAS_SETTINGS }; /* t = 1 / temperature; `draw` */
+enum { CANVAS_LIKELIEST, CANVAS_DRAWN, CANVAS_ENTROPY, CANVAS_LARGEST, CANVAS_FINDINGS };
+#define CANVAS_STREAM 0x63616e76u
+
+tensor *graph_canvas_head(graph *g, tensor *table, tensor *x, tensor *settings, tensor *soft, float cap, float factor);
 
 /* The i-th result: the result itself, then the further ones; NULL if there are fewer. */
 static inline tensor *graph_result(const graph *g, size_t i) {

@@ -3,7 +3,14 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { MOST_LAYERS = 1024, MOST_HEADS = 1024, MOST_HEAD_SIZE = 1024, MOST_WIDTH = 1 << 20 };
+enum {
+    MOST_LAYERS = 1024,
+    MOST_HEADS = 1024,
+    MOST_HEAD_SIZE = 1024,
+    MOST_WIDTH = 1 << 20,
+    MOST_CANVAS = 1024,
+    MOST_STEPS = 1024
+};
 
 /* Reads the keys of the model's architecture. After a failure it reads nothing more; model_config_read asks at the end. */
 typedef struct {
@@ -55,6 +62,37 @@ static void config_per_layer(config_reader *r, const char *name, uint32_t *value
                              uint32_t most) {
     if (r->status || (r->status = gguf_get_u32s(r->g, key_of(r, name), values, layers, NULL, r->e))) return;
     for (uint32_t i = 0; i < layers; i++) check_between(r, name, values[i], least, most);
+}
+
+/* Keys of diffusion have no prefix of the architecture. */
+static uint32_t canvas_u32(config_reader *r, const char *key, uint32_t otherwise, uint32_t least, uint32_t most) {
+    bool     found = false;
+    uint32_t value = otherwise;
+    if (r->status || (r->status = gguf_get_u32(r->g, key, &value, &found, r->e)) || !found) return otherwise;
+    if (value < least || value > most)
+        r->status =
+            fail(r->e, GM_BAD_FILE, "metadata key '%s' must be between %u and %u, found %u", key, least, most, value);
+    return value;
+}
+
+static float canvas_f32(config_reader *r, const char *key, float otherwise, float least) {
+    bool  found = false;
+    float value = otherwise;
+    if (r->status || (r->status = gguf_get_f32(r->g, key, &value, &found, r->e)) || !found) return otherwise;
+    if (!(value >= least && value <= 1000))
+        r->status = fail(r->e, GM_BAD_FILE, "metadata key '%s' must be between %g and 1000, found %g", key,
+                         (double)least, (double)value);
+    return value;
+}
+
+static void config_read_canvas(config_reader *r, canvas_config *c) {
+    *c = (canvas_config){ .length = canvas_u32(r, "diffusion.canvas_length", 256, 1, MOST_CANVAS),
+                          .steps = canvas_u32(r, "diffusion.eb_max_steps", 48, 1, MOST_STEPS),
+                          .coolest = canvas_f32(r, "diffusion.eb_t_min", 0.4f, 0.001f),
+                          .warmest = canvas_f32(r, "diffusion.eb_t_max", 0.8f, 0.001f),
+                          .entropy_bound = canvas_f32(r, "diffusion.eb_entropy_bound", 0.1f, 0),
+                          .stability = canvas_u32(r, "diffusion.eb_stability_threshold", 1, 0, MOST_STEPS),
+                          .confidence = canvas_f32(r, "diffusion.eb_confidence_threshold", 0.005f, 0) };
 }
 
 /* true: sliding. The file has a bool per layer, or a number n: every n-th layer is full. */
@@ -149,8 +187,10 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
     config_reader r = { .g = g, .e = e };
     *out = (model_config){ 0 };
     TRY(gguf_get_str(g, "general.architecture", &r.architecture, NULL, e));
-    if (!str_is(r.architecture, "gemma4")) {
-        return fail(e, GM_UNSUPPORTED, "general.architecture is '%.*s'; this program runs 'gemma4' text models",
+    const bool diffusion = str_is(r.architecture, "diffusion-gemma");
+    if (!diffusion && !str_is(r.architecture, "gemma4")) {
+        return fail(e, GM_UNSUPPORTED,
+                    "general.architecture is '%.*s'; this program runs 'gemma4' and 'diffusion-gemma' models",
                     STR_ARGS(r.architecture));
     }
     out->layers = config_u32(&r, "block_count", 1, MOST_LAYERS);
@@ -159,6 +199,8 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
     out->window = config_u32(&r, "attention.sliding_window", 1, 1u << 30);
     out->per_layer_width = config_u32_or(&r, "embedding_length_per_layer_input", 0, 0, MOST_WIDTH);
     out->image_blocks = !out->per_layer_width; /* no key says this: only models without per-layer embeddings do it */
+    out->whole_blocks = diffusion;
+    if (diffusion) config_read_canvas(&r, &out->canvas);
     out->experts = config_u32_or(&r, "expert_count", 0, 0, 65536);
     if (out->experts) {
         out->experts_used = config_u32(&r, "expert_used_count", 1, out->experts < 64 ? out->experts : 64);

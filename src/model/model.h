@@ -30,6 +30,7 @@ typedef struct {
     weight router, router_scale, gate_up_exps, gate_exps, up_exps, down_exps, expert_scale; /* experts */
     weight pre_ffw_norm_2, post_ffw_norm_1, post_ffw_norm_2;
     float  output_scale;
+    float  encoder_scale; /* of a diffusion model: the same where text is read instead of denoised */
 } layer_weights;
 
 typedef struct {
@@ -38,7 +39,8 @@ typedef struct {
     model_config   config;
     weight         token_embd, output, output_norm;
     weight         per_layer_token_embd, per_layer_model_proj, per_layer_proj_norm;
-    weight         frequencies_full, frequencies_sliding; /* RoPE: the angle per position of pair j */
+    weight         self_norm, self_gate, self_up, self_down; /* self-conditioning of a diffusion model */
+    weight         frequencies_full, frequencies_sliding;    /* RoPE: the angle per position of pair j */
     layer_weights *layer;
     uint64_t       parameters;      /* of all tensors of the file */
     uint64_t       bytes_per_token; /* weight bytes read to decode one token */
@@ -100,8 +102,20 @@ typedef struct {
     uint64_t          place;
 } model_adapters;
 
-/* Tokens in, logits of the wanted outputs out. With adapters (NULL: none), each token is corrected by the set that its record names. */
+/* Tokens in, logits of the wanted outputs out. With adapters (NULL: none), each token is corrected by the set that its record names.
+ * Of a diffusion model this is the encoder, which reads text into keys and values. */
 gm_status model_text_graph(const model *m, const model_adapters *adapters, graph *out, error *e);
+
+/* The denoiser of a diffusion model, for canvases that are spans of one run. The canvas' tokens are the records' ids; what the step before
+ * expected of each position is in the leaf `soft`, which the run overwrites with what it expects itself. Begin with zeros there. */
+typedef struct {
+    graph   g;        /* its result: what CANVAS_HEAD says of each position (graph.h) */
+    tensor *soft;     /* leaf by tokens [width] */
+    tensor *settings; /* leaf by tokens [CANVAS_SETTINGS] */
+} canvas_graph;
+
+/* With `logits`, the first result are the logits of the wanted outputs, and the second what CANVAS_HEAD says: for checks. */
+gm_status model_canvas_graph(const model *m, bool logits, canvas_graph *out, error *e);
 
 /* Looks for NaN and infinities in the weights, which takes long: for explaining why logits came out as NaN. The error names
  * tensor and block; GM_OK when every weight is finite. */

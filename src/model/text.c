@@ -41,7 +41,7 @@ static tensor *expert_linear(text_builder *b, const weight *w, tensor *x, tensor
 
 /* ---- layers ---- */
 
-static tensor *text_norm(text_builder *b, tensor *x, const weight *w) {
+tensor *text_norm(text_builder *b, tensor *x, const weight *w) {
     return graph_rms_norm(b->g, x, weight_tensor(b->g, w), b->c->eps);
 }
 
@@ -81,11 +81,11 @@ static tensor *text_attention(text_builder *b, uint32_t i, tensor *a) {
 }
 
 /* Wdown · (gelu(Wgate·n) ⊙ Wup·n) */
-static tensor *feed_forward(text_builder *b, const layer_weights *w, tensor *n) {
-    tensor *gate = product(b, &w->ffn_gate, n), *up = product(b, &w->ffn_up, n);
-    gate = corrected(b, gate, &w->ffn_gate, n);
-    up = corrected(b, up, &w->ffn_up, n);
-    return linear(b, &w->ffn_down, graph_geglu(b->g, gate, up));
+tensor *text_feed_forward(text_builder *b, const weight *w_gate, const weight *w_up, const weight *w_down, tensor *n) {
+    tensor *gate = product(b, w_gate, n), *up = product(b, w_up, n);
+    gate = corrected(b, gate, w_gate, n);
+    up = corrected(b, up, w_up, n);
+    return linear(b, w_down, graph_geglu(b->g, gate, up));
 }
 
 /* Σ_e w_e · Wdown_e · (gelu(Wgate_e·u) ⊙ Wup_e·u): the router reads the residual itself, the experts their own norm of it */
@@ -113,7 +113,7 @@ tensor *text_layer(text_builder *b, uint32_t i, tensor *x) {
 
     tensor *r =
         graph_add(g, x, text_norm(b, text_attention(b, i, text_norm(b, x, &w->attn_norm)), &w->post_attention_norm));
-    tensor *m = feed_forward(b, w, text_norm(b, r, &w->ffn_norm));
+    tensor *m = text_feed_forward(b, &w->ffn_gate, &w->ffn_up, &w->ffn_down, text_norm(b, r, &w->ffn_norm));
     if (b->c->experts) m = graph_add(g, text_norm(b, m, &w->post_ffw_norm_1), experts(b, w, r));
     tensor *y = graph_add(g, r, text_norm(b, m, &w->post_ffw_norm));
     if (b->per_layer_inputs) {
@@ -122,7 +122,8 @@ tensor *text_layer(text_builder *b, uint32_t i, tensor *x) {
             graph_geglu(g, linear(b, &w->inp_gate, y), graph_slice(g, b->per_layer_inputs, (uint64_t)i * p, p, 1));
         y = graph_add(g, y, text_norm(b, linear(b, &w->proj, gated), &w->post_norm));
     }
-    return w->output_scale == 1 ? y : graph_scale(g, y, w->output_scale);
+    const float scale = b->denoises ? w->output_scale : w->encoder_scale;
+    return scale == 1 ? y : graph_scale(g, y, scale);
 }
 
 void text_begin(text_builder *b, graph *g, const model *m, const model_adapters *adapters) {
@@ -132,13 +133,17 @@ void text_begin(text_builder *b, graph *g, const model *m, const model_adapters 
     if (!b->caches) fail_memory(&g->problem, "the graph's caches", b->c->layers * sizeof *b->caches);
 }
 
+void text_rope(text_builder *b) {
+    b->rope_full = graph_rope_table(b->g, weight_tensor(b->g, &b->m->frequencies_full), 1);
+    b->rope_sliding = graph_rope_table(b->g, weight_tensor(b->g, &b->m->frequencies_sliding), 1);
+}
+
 tensor *text_input(text_builder *b) {
     graph  *g = b->g;
     tensor *x = graph_embed_or_given(g, weight_tensor(g, &b->m->token_embd), sqrtf((float)b->c->width));
     x = corrected_embedding(b, x);
     if (b->c->per_layer_width) b->per_layer_inputs = per_layer_inputs(b, x);
-    b->rope_full = graph_rope_table(g, weight_tensor(g, &b->m->frequencies_full), 1);
-    b->rope_sliding = graph_rope_table(g, weight_tensor(g, &b->m->frequencies_sliding), 1);
+    text_rope(b);
     return b->caches ? x : NULL;
 }
 
@@ -150,6 +155,15 @@ tensor *text_head(text_builder *b, tensor *x) {
 
 void text_check_sites(const text_builder *b) { corrections_end(&b->added, "the text model"); }
 
+gm_status text_finish(graph *g, const char *what, error *e) {
+    if (!g->result && !g->problem.status)
+        fail(&g->problem, GM_BAD_FILE, "the graph of the %s could not be built", what);
+    if (!g->problem.status) return GM_OK;
+    const gm_status status = fail(e, g->problem.status, "%s", g->problem.why);
+    graph_free(g);
+    return status;
+}
+
 gm_status model_text_graph(const model *m, const model_adapters *adapters, graph *out, error *e) {
     *out = (graph){ .batched = true };
     text_builder b;
@@ -159,10 +173,5 @@ gm_status model_text_graph(const model *m, const model_adapters *adapters, graph
     tensor *logits = text_head(&b, x);
     out->result = b.c->softcap > 0 ? graph_softcap(out, logits, b.c->softcap) : logits;
     text_check_sites(&b);
-    if (!out->result && !out->problem.status)
-        fail(&out->problem, GM_BAD_FILE, "the graph of the text model could not be built");
-    if (!out->problem.status) return GM_OK;
-    const gm_status status = fail(e, out->problem.status, "%s", out->problem.why);
-    graph_free(out);
-    return status;
+    return text_finish(out, "text model", e);
 }

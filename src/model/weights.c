@@ -54,6 +54,10 @@ static void load_feed_forward(loader *l, uint32_t i) {
     w->post_ffw_norm = loader_vector(&l->from, layer_tensor(&n, i, "post_ffw_norm.weight"), d, true);
     const weight scale = loader_vector(&l->from, layer_tensor(&n, i, "layer_output_scale.weight"), 1, false);
     w->output_scale = scale.data ? *(const float *)scale.data : 1;
+    if (c->canvas.length) {
+        const weight encoder = loader_vector(&l->from, layer_tensor(&n, i, "enc_layer_output_scale.weight"), 1, true);
+        w->encoder_scale = encoder.data ? *(const float *)encoder.data : 1;
+    } else w->encoder_scale = w->output_scale;
 
     const uint64_t p = c->per_layer_width;
     if (!p) return;
@@ -116,13 +120,14 @@ static void check_unexpected(loader *l) {
         const char *tensor, *key;
         bool        used;
     } rows[] = {
-        { "per_layer_token_embd.weight", "gemma4.embedding_length_per_layer_input", c->per_layer_width != 0 },
-        { "blk.0.ffn_gate_inp.weight", "gemma4.expert_count", c->experts != 0 },
+        { "per_layer_token_embd.weight", "embedding_length_per_layer_input", c->per_layer_width != 0 },
+        { "blk.0.ffn_gate_inp.weight", "expert_count", c->experts != 0 },
     };
     for (size_t i = 0; i < COUNT_OF(rows) && !l->from.status; i++) {
         if (rows[i].used || !gguf_find_tensor(l->m->file, rows[i].tensor)) continue;
-        l->from.status = fail(l->from.e, GM_BAD_FILE, "metadata key '%s' is 0 or missing, but there is a tensor '%s'",
-                              rows[i].key, rows[i].tensor);
+        l->from.status =
+            fail(l->from.e, GM_BAD_FILE, "metadata key '%s.%s' is 0 or missing, but there is a tensor '%s'",
+                 c->canvas.length ? "diffusion-gemma" : "gemma4", rows[i].key, rows[i].tensor);
     }
 }
 
@@ -174,6 +179,20 @@ static void count_bytes(model *m) {
     }
 }
 
+/* Self-conditioning is a feed-forward layer of its own; its width is that of its matrix. */
+static void load_self_conditioning(loader *l) {
+    const gguf_tensor *gate = gguf_find_tensor(l->m->file, "self_cond_gate.weight");
+    const uint64_t     d = l->m->config.width, ff = gate && gate->ne[1] ? gate->ne[1] : 1;
+    if (!l->m->config.canvas.length) return;
+    if (l->m->output.name && !l->from.status)
+        l->from.status = fail(l->from.e, GM_UNSUPPORTED,
+                              "there is a tensor 'output.weight', but the head of a diffusion model is its embedding");
+    l->m->self_norm = loader_vector(&l->from, "self_cond_pre_norm.weight", d, true);
+    l->m->self_gate = loader_matrix(&l->from, "self_cond_gate.weight", d, ff, 1, true);
+    l->m->self_up = loader_matrix(&l->from, "self_cond_up.weight", d, ff, 1, true);
+    l->m->self_down = loader_matrix(&l->from, "self_cond_down.weight", ff, d, 1, true);
+}
+
 static gm_status load_all(loader *l) {
     model              *out = l->m;
     const model_config *c = &out->config;
@@ -194,6 +213,7 @@ static gm_status load_all(loader *l) {
         load_feed_forward(l, i);
         load_experts(l, i);
     }
+    load_self_conditioning(l);
     check_agreement(l);
     check_unexpected(l);
     load_frequencies(l, true, &out->frequencies_sliding);

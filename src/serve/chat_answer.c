@@ -1,5 +1,7 @@
 #include "serve/chat_answer.h"
 
+#include "session/canvas_json.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -147,6 +149,15 @@ static void call_event(const chat_answer *a, const gm_piece *piece, buffer *out)
     answer_close_event(a, NULL, out);
 }
 
+/* A chunk without text. What OpenAI's form has no name for is in a field of our own. */
+static void canvas_event(const chat_answer *a, const gm_piece *piece, buffer *out) {
+    buffer_text(out, "data: ");
+    answer_write_head(a, "chat.completion.chunk", out);
+    buffer_text(out, "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":null}],\"gemmule\":{\"canvas\":");
+    canvas_json(a->engine, piece->canvas, out);
+    buffer_printf(out, "}%s}\n\n", a->request->include_usage ? ",\"usage\":null" : "");
+}
+
 static void end_events(const chat_answer *a, const gm_reply_stats *stats, buffer *out) {
     open_event(a, out);
     buffer_text(out, "{},\"logprobs\":null");
@@ -175,6 +186,7 @@ static void collect(chat_answer *a, const gm_piece *piece) {
         if (a->call_count) buffer_char(&a->calls, ',');
         write_call(a, piece, &a->calls);
         break;
+    case GM_PIECE_CANVAS:
     case GM_PIECE_PROGRESS: break;
     }
 }
@@ -221,6 +233,7 @@ void chat_answer_piece(chat_answer *a, const gm_piece *piece, buffer *out) {
     if (piece->kind == GM_PIECE_THINKING && !a->request->think) return; /* not requested */
     if (!a->request->stream) collect(a, piece);
     else if (piece->kind == GM_PIECE_TOOL_CALL) call_event(a, piece, out);
+    else if (piece->kind == GM_PIECE_CANVAS) canvas_event(a, piece, out);
     else text_event(a, piece->kind == GM_PIECE_THINKING ? "reasoning_content" : "content", piece, out);
     if (piece->kind == GM_PIECE_TOOL_CALL) a->call_count++;
 }

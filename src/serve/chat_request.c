@@ -69,12 +69,18 @@ static gm_status request_read_stream_options(reader *r, const json *value) {
     for (const json *option = value->first; option; option = option->next) {
         if (option->kind == JSON_NULL || str_is(option->key, "include_obfuscation"))
             continue; /* we never add padding */
-        if (!str_is(option->key, "include_usage"))
+        const bool usage = str_is(option->key, "include_usage");
+        if (!usage && !str_is(option->key, "canvas"))
             return fail(r->e, GM_UNSUPPORTED, "stream_options.%.*s is not supported", STR_ARGS(option->key));
-        name_param(r, "stream_options.include_usage");
-        TRY(request_read_bool(r, option, &r->out->include_usage));
+        name_param(r, usage ? "stream_options.include_usage" : "stream_options.canvas");
+        TRY(request_read_bool(r, option, usage ? &r->out->include_usage : &r->out->want_canvas));
     }
     return GM_OK;
+}
+
+static gm_status request_read_canvas(reader *r, const json *value) {
+    if (value->kind != JSON_STRING) return fail_value(r, "a text with holes, such as \"The [[3]] is\"", value);
+    return request_copy_text(r, value->text, &r->out->canvas);
 }
 
 static gm_status request_read_top_logprobs(reader *r, const json *value) {
@@ -214,6 +220,7 @@ static const struct {
     { "max_tokens", request_read_most },
     { "max_completion_tokens", request_read_most },
     { "stop", request_read_stop },
+    { "canvas", request_read_canvas },
     { "seed", request_read_seed },
     { "logprobs", request_read_logprobs },
     { "top_logprobs", request_read_top_logprobs },
@@ -478,6 +485,8 @@ gm_reply_options chat_request_options(const chat_request *r, gm_sampling *sampli
         .sampling = sampling,
         .tools = r->tools,
         .think = r->think,
+        .canvas = r->canvas,
+        .want_canvas = r->want_canvas,
         .max_tokens = r->max_tokens,
         .stop = r->stops,
         .stop_count = r->stop_count,

@@ -19,6 +19,8 @@ typedef struct {
     size_t      message_count;
     const char *tools; /* JSON; NULL: none */
     bool        think, stream, include_usage;
+    const char *canvas;      /* of a diffusion model: how it begins; NULL: as noise */
+    bool        want_canvas; /* an event for every step */
 
     wished_number  temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
     wished_number  penalty_window;

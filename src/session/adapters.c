@@ -266,6 +266,7 @@ static uint32_t slot_free(const engine_adapters *a) {
 }
 
 gm_status engine_adapters_check(const gm_engine *engine, const adapter *content, error *e) {
+    if (engine->denoiser) return fail(e, GM_UNSUPPORTED, "a diffusion model does not support adapters");
     TRY(adapter_fits(content, &engine->weights, engine_tower_file(engine, TOWER_VISION),
                      engine_tower_file(engine, TOWER_AUDIO), e));
     for (size_t i = 0; i < content->count; i++) {

@@ -194,6 +194,18 @@ static tensor *embed(check_builder *b) {
     return o->given ? graph_embed_or_given(b->g, table, 1.5f) : graph_embed(b->g, table, 1.5f);
 }
 
+/* The findings but the ids, then the expected embedding, which the op writes into a leaf. Noise as settings: any temperature and key will
+ * do. */
+static tensor *canvas_head(check_builder *b) {
+    const op *o = &b->k->o;
+    tensor *table = check_weight(b, 0, 0, b->k->products[0].w.rows), *x = input(b, b->k->products[0].w.k, AXIS_TOKENS);
+    tensor *settings = input(b, CANVAS_SETTINGS, AXIS_TOKENS);
+    tensor *soft = graph_leaf(b->g, AXIS_TOKENS, b->k->products[0].w.k, 1);
+    tensor *found = graph_canvas_head(b->g, table, x, settings, soft, o->most, 1);
+    if (!found) return NULL;
+    return graph_concat(b->g, (tensor *[]){ graph_slice(b->g, found, CANVAS_ENTROPY, 2, 1), soft }, 2);
+}
+
 /* The second input: a value, or a vector that all rows share. */
 static tensor *second(check_builder *b) { return b->k->in[1].weight ? check_gain(b, b->k->in[1].n) : view(b, 1); }
 
@@ -219,6 +231,7 @@ static tensor *result_of(check_builder *b) {
     if (is_attention(o->kind)) return attention(b);
     switch ((int)o->kind) {
     case OP_EMBED: return embed(b);
+    case OP_CANVAS_HEAD: return canvas_head(b);
     case OP_PRODUCTS: return products(b);
     case OP_NORMS: return norms(b);
     case OP_MIX: return mix(b, MIX_EXPERTS);

@@ -21,8 +21,9 @@ enum {
     GIVEN_COLUMN = 512,      /* length of a column in 8 bits, which another product must compute */
     TILE_ROWS = 165,         /* more than the largest tile has, and not a multiple of its rows */
     EXPERT_ROWS = 69,
-    SHORT_K = 768, /* for products with several columns: 24 chunks, so that k is split */
-    ODD_K = 800,   /* the same with 25 chunks, if the block size allows it */
+    CANVAS_ROWS = 300, /* two chunks in software */
+    SHORT_K = 768,     /* for products with several columns: 24 chunks, so that k is split */
+    ODD_K = 800,       /* the same with 25 chunks, if the block size allows it */
     EXPERTS = 8,
     FULL_START = 150, /* position at which the check of a full attention begins */
     PICTURE = 2560,   /* tokens of the class of runs for which a tower's plans are compiled ahead */
@@ -34,7 +35,8 @@ static const struct {
     uint32_t class, tokens;
 } classes[] = { { 1, 1 }, { 4, 3 }, { 16, 13 }, { 64, 45 }, { 256, MOST_TOKENS }, { PICTURE, MOST_TOKENS } };
 
-enum { MOST_ROWS = 32 }; /* of plans whose tokens are sequences of their own */
+enum { CANVASES = 4, CANVAS_CLASS = 4 }; /* of canvases in one run; those above this class have its kernels */
+enum { MOST_ROWS = 32 };                 /* of plans whose tokens are sequences of their own */
 
 typedef struct {
     uint64_t defines, text; /* hashes */
@@ -295,6 +297,11 @@ static void describe_attention(const lister *l, check *k, const graph *fused, co
              k->window ? "sliding" : "full", k->heads, k->kv_heads, k->head, quant_format_of(l->c->kv_type)->name);
 }
 
+static void describe_canvas(check *k, const op *o) {
+    k->products[k->product_count++].w = shaped(o->in[0], short_k(o->in[0]), CANVAS_ROWS, 1);
+    snprintf(k->what, sizeof k->what, "%s head of a canvas", quant_format_of(o->in[0]->type)->name);
+}
+
 static void describe_embed(check *k, const op *o) {
     k->products[k->product_count++].w = shaped(o->in[0], o->in[0]->ne[0], TABLE_ROWS, 1);
     snprintf(k->what, sizeof k->what, "%s embeddings", quant_format_of(o->in[0]->type)->name);
@@ -314,6 +321,7 @@ static void check_describe(const lister *l, check *k, const graph *fused, const 
         describe_inputs(k, o);
         if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
         else if (o->kind == OP_EMBED) describe_embed(k, o);
+        else if (o->kind == OP_CANVAS_HEAD) describe_canvas(k, o);
         else if (is_attention(o->kind)) describe_attention(l, k, fused, o);
         else snprintf(k->what, sizeof k->what, "%s of %u tokens", op_name(o->kind), (unsigned)l->run.class);
     }
@@ -495,6 +503,13 @@ gm_status check_list_make(self_check *c, const graph *g, const model_config *con
     for (uint32_t rows = 2; rows <= MOST_ROWS && !status && !options->quick && !options->tower; rows *= 2) {
         l.run = (check_run){ .tokens = rows - rows / 8, .class = rows, .outputs = rows, .rows = true };
         status = add_run(&l, g, kv, known, e);
+    }
+    if (!status && options->canvas) status = gpu_backend_list_weights(&l.model, options->canvas, e);
+    for (uint32_t n = 1; n <= CANVASES && !status && options->canvas; n *= 2) {
+        uint32_t class = 1;
+        while (class < n * options->canvas_length && class < classes[CANVAS_CLASS].class) class *= 4;
+        l.run = (check_run){ .tokens = (uint32_t)min_size(class, MOST_TOKENS), .class = class, .outputs = 1 };
+        status = add_run(&l, options->canvas, kv, known, e);
     }
     /* a picture or a sound has any number of outputs: those below have texts of their own */
     for (uint32_t outputs = 2; outputs <= 16 && !status && !options->quick && options->tower; outputs *= 2) {

@@ -1,6 +1,7 @@
 #include "session/engine.h"
 
 #include "base/json.h"
+#include "session/denoiser.h"
 #include "session/load.h"
 #include "store/box.h"
 #include "store/ollama.h"
@@ -266,6 +267,7 @@ void gm_engine_close(gm_engine *engine) {
     plans_close(&engine->plans);
     engine_adapters_close(engine);
     graph_free(&engine->text);
+    denoiser_free(engine->denoiser);
     cpu_backend_close(&engine->cpu);
     gpu_backend_close(&engine->gpu);
     gpu_budget_free(&engine->budget);
@@ -289,7 +291,7 @@ void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out) {
     const model_config *c = &engine->weights.config;
     *out = (gm_engine_info){
         .name = engine->name,
-        .architecture = "gemma4",
+        .architecture = c->canvas.length ? "diffusion-gemma" : "gemma4",
         .device = engine->device,
         .layers = c->layers,
         .width = c->width,

@@ -43,6 +43,7 @@ struct gm_engine {
     kv_store            stores[3];       /* the same; opened when a session wants one */
     struct decoder     *decoders[3];     /* of the stores, on the CPU */
     struct gpu_decoder *gpu_decoders[3]; /* and on a GPU */
+    struct denoiser    *denoiser;        /* of a diffusion model; else NULL */
     engine_tower        towers[TOWER_KINDS];
     size_t              share_step; /* sessions share whole multiples of this: sharing.c */
     batch_sizes         batches;    /* of prompts on the GPU */

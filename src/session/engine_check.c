@@ -1,6 +1,7 @@
 /* An engine's self-check of its GPU. It runs when the engine opens. What another K/V type adds is checked when a session first
  * computes with that type: in steps, as computing itself, so that a browser is not blocked. */
 
+#include "session/denoiser.h"
 #include "session/load.h"
 #include "session/runner.h"
 #include "session/tower_parts.h"
@@ -17,7 +18,9 @@ static gm_status check_new(gm_engine *engine, quant_type kv, const quant_type *c
         .outputs = runner_outputs(config->vocabulary),
         /* with a budget, plans have other kernels; in software, compiling takes longer than it saves */
         .plans = !software && !engine->gpu.budget,
-        .quick = software
+        .quick = software,
+        .canvas = engine->denoiser ? denoiser_graph(engine->denoiser) : NULL,
+        .canvas_length = config->canvas.length
     };
     TRY(self_check_new(engine->gpu.host, &engine->text, config, &options, out, e));
     self_check_read_by(*out, engine->reads);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/sha256.h"
 #include "gpu/features.h"
+#include "session/denoiser.h"
 #include "session/gpu_memory.h"
 #include "session/runner.h"
 #include "session/self_check.h"
@@ -230,7 +231,8 @@ static gm_status build_model(engine_load *l, error *e) {
                     tokenizer_size(engine->words), engine->weights.config.vocabulary);
     }
     if (engine->projector) TRY(engine_check_projector(engine->projector, engine->weights.config.width, e));
-    return model_text_graph(&engine->weights, NULL, &engine->text, e);
+    TRY(model_text_graph(&engine->weights, NULL, &engine->text, e));
+    return engine->weights.config.canvas.length ? denoiser_new(engine, &engine->denoiser, e) : GM_OK;
 }
 
 /* ---- the GPU -------------------------------------------------------------------------------------------------------------- */
@@ -282,7 +284,8 @@ static gm_status upload_weights(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
     if (l->uploaded) return GM_OK;
     if (load_in_pieces(engine->file)) gpu_backend_read_by(&engine->gpu, engine->reads);
-    const gm_status status = gpu_backend_upload(&engine->gpu, &engine->text, e);
+    gm_status status = gpu_backend_upload(&engine->gpu, &engine->text, e);
+    if (!status && engine->denoiser) status = gpu_backend_upload(&engine->gpu, denoiser_graph(engine->denoiser), e);
     if (status) return status;
     engine->seconds.upload += clock_seconds() - l->stage_started;
     l->uploaded = true;
@@ -376,6 +379,8 @@ static void fall_back(engine_load *l, error *e) {
     l->check = NULL;
     graph_free(&engine->text);
     engine->text = (graph){ 0 };
+    denoiser_free(engine->denoiser);
+    engine->denoiser = NULL;
     gpu_backend_close(&engine->gpu);
     gpu_budget_free(&engine->budget);
     engine->budget = (gpu_budget){ 0 };

@@ -24,6 +24,22 @@ void records_of_text(token_record *records, size_t row, const record_sequence *s
     }
 }
 
-void records_join_block(token_record *first, size_t count) {
-    for (size_t i = 0; i < count; i++) first[i].sliding_last = first[count - 1].at;
+void records_of_canvas(token_record *records, size_t row, const record_sequence *s, const int32_t *ids, size_t begin,
+                       size_t count) {
+    records_of_text(records, row, s, ids, begin, count);
+    for (size_t i = 0; i < count; i++) {
+        token_record *r = &records[row + i];
+        r->full_last = r->sliding_last = (uint32_t)(begin + count - 1);
+        r->sliding_first = s->window && begin >= s->window ? (uint32_t)begin + 1 - s->window : 0;
+    }
+}
+
+void records_join_block(token_record *first, size_t count, bool whole) {
+    for (size_t i = 0; i < count; i++) {
+        token_record *r = &first[i];
+        r->sliding_last = first[count - 1].at;
+        if (!whole) continue;
+        r->full_last = first[count - 1].at;
+        if (r->sliding_first > first->at) r->sliding_first = first->at;
+    }
 }

@@ -17,7 +17,13 @@ typedef struct {
 void records_of_text(token_record *records, size_t row, const record_sequence *s, const int32_t *ids, size_t begin,
                      size_t count);
 
-/* Joins tokens that see each other, such as an image's: in sliding layers they all see up to the last of them. */
-void records_join_block(token_record *first, size_t count);
+/* One span of a canvas behind `begin` tokens of text: each of its tokens sees all of them, and the whole canvas. In sliding layers they
+ * see the last window − 1 tokens of text. */
+void records_of_canvas(token_record *records, size_t row, const record_sequence *s, const int32_t *ids, size_t begin,
+                       size_t count);
+
+/* Joins tokens that see each other, such as an image's: in sliding layers they all see up to the last of them. `whole`: in full layers, too,
+ * and no window cuts them off from the first. */
+void records_join_block(token_record *first, size_t count, bool whole);
 
 #endif

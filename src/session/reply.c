@@ -1,8 +1,8 @@
 /* A reply: computes the prompt, then writes tokens. Each passes the detokenizer, the output parser and the stop strings. */
 
 #include "session/decoder.h"
-#include "session/media.h"
 #include "session/prompt.h"
+#include "session/reply_parts.h"
 #include "session/serving.h"
 
 #include "base/clock.h"
@@ -11,38 +11,6 @@
 #include <string.h>
 
 enum { MOST_LOGPROBS = SAMPLER_MOST_ALTERNATIVES };
-
-typedef enum { REPLY_PROMPT, REPLY_WRITING, REPLY_ENDING, REPLY_OVER } reply_phase;
-
-struct gm_reply {
-    gm_session       *session; /* NULL: it was freed */
-    gm_reply         *next;    /* of the session's replies */
-    arena             memory;  /* copies of what the caller gave */
-    token_list        prompt;  /* followed by the resumed part of the answer */
-    prompt_media      media;   /* pictures and sounds in it */
-    size_t            resumed;
-    gm_sampling       sampling;
-    output_parser    *parser; /* NULL: the text is not parsed */
-    detokenizer       letters;
-    str              *stops;
-    size_t            stop_count;
-    buffer            content; /* not given out yet: its end may begin a stop string */
-    buffer            piece;   /* what the caller is looking at */
-    size_t            max_tokens, alternatives;
-    bool              want_logprobs, called, stopped;
-    bool              begun;    /* the first call was made, so the session is ours */
-    gm_token_logprob *logprobs; /* rows of 1 + alternatives */
-    size_t            logprob_rows, logprob_capacity;
-    bool              logprobs_given;
-    reply_phase       phase;
-    error             problem; /* the error that ends the reply, after the remaining pieces */
-    size_t            progress;
-    gm_reply_stats    stats;
-    double            again_since; /* when the call ended that returned GM_AGAIN: what is waited for takes time, too */
-    double            waited;      /* in calls that returned GM_AGAIN, since the last token */
-    double            computed;    /* what steps took whose draws were taken in this call */
-    double            prompt_end;  /* when the prompt was computed; the same call may go on to write tokens */
-};
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
@@ -79,6 +47,7 @@ static gm_status reply_copy_options(gm_reply *r, const gm_reply_options *options
     }
     r->stops = arena_array(&r->memory, stop_count, sizeof *r->stops);
     if (!r->stops && stop_count) return fail_memory(e, "the stop strings", stop_count * sizeof *r->stops);
+    TRY(reply_canvas_options(r, o, e));
     for (size_t i = 0; i < stop_count; i++) {
         if (!stops[i] || !*stops[i]) return fail(e, GM_BAD_ARGUMENT, "stop string %zu is empty", i);
         char *copy = arena_copy(&r->memory, str_of(stops[i]));
@@ -132,6 +101,7 @@ static void reply_free(gm_reply *r) {
     buffer_free(&r->content);
     buffer_free(&r->piece);
     free(r->logprobs);
+    free(r->canvas.starts);
     arena_free(&r->memory);
     free(r);
 }
@@ -276,7 +246,7 @@ static gm_status reply_feed(gm_reply *r, str text, error *e) {
     return GM_OK;
 }
 
-static gm_status feed_token(gm_reply *r, int32_t token, error *e) {
+gm_status reply_feed_token(gm_reply *r, int32_t token, error *e) {
     str text;
     TRY(detokenizer_add(&r->letters, r->session->engine->words, token, &text, e));
     return reply_feed(r, text, e);
@@ -300,7 +270,7 @@ static gm_status logprob_row(gm_reply *r, gm_token_logprob **out, error *e) {
     return GM_OK;
 }
 
-static void end_with(gm_reply *r, gm_finish finish) {
+void reply_end_with(gm_reply *r, gm_finish finish) {
     session_abandon(r->session); /* the GPU may be ahead */
     r->stats.finish = finish;
     r->phase = REPLY_ENDING;
@@ -323,18 +293,18 @@ static gm_status write_token(gm_reply *r, double deadline, error *e) {
     if (status) return status;
     r->computed += s->step_seconds;
     if (tokenizer_is_stop(words, token)) {
-        end_with(r, r->called || token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
-                                                                                          : GM_FINISH_STOP);
+        reply_end_with(r, r->called || token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
+                                                                                                : GM_FINISH_STOP);
         return GM_OK;
     }
     if (r->want_logprobs) r->logprob_rows++;
     if (session_hold(s, token, &r->problem)) { /* the context is full: what was written so far is still given out */
-        end_with(r, GM_FINISH_LENGTH);
+        reply_end_with(r, GM_FINISH_LENGTH);
         return GM_OK;
     }
     r->stats.reply_tokens++;
-    TRY(feed_token(r, token, e));
-    if (r->stats.reply_tokens >= r->max_tokens) end_with(r, GM_FINISH_LENGTH);
+    TRY(reply_feed_token(r, token, e));
+    if (r->stats.reply_tokens >= r->max_tokens) reply_end_with(r, GM_FINISH_LENGTH);
     return GM_OK;
 }
 
@@ -350,8 +320,8 @@ static gm_status end_text(gm_reply *r, error *e) {
 /* Repeats the next resumed token, with the same pieces as the first time. */
 static gm_status write_resumed(gm_reply *r, error *e) {
     const int32_t token = r->prompt.ids[r->stats.prompt_tokens + r->stats.reply_tokens++];
-    TRY(feed_token(r, token, e));
-    if (r->stats.reply_tokens >= r->max_tokens) end_with(r, GM_FINISH_LENGTH);
+    TRY(reply_feed_token(r, token, e));
+    if (r->stats.reply_tokens >= r->max_tokens) reply_end_with(r, GM_FINISH_LENGTH);
     return GM_OK;
 }
 
@@ -430,10 +400,11 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
         if (r->phase != REPLY_PROMPT && take_piece(r, piece)) break;
         if (r->content.failed || r->piece.failed)
             return fail_memory(e, "the answer", r->content.length + r->piece.length);
-        if (r->stopped && r->phase == REPLY_WRITING) end_with(r, GM_FINISH_STOP);
+        if (r->stopped && r->phase == REPLY_WRITING) reply_end_with(r, GM_FINISH_STOP);
         /* Many tokens may pass without a piece: the arguments of a call, or tokens without text. Answers that are written together
          * take turns after each token, so that none gets too far ahead to be in the next step. */
-        if (tokens && r->phase == REPLY_WRITING && (decoder_is_shared(r->session) || clock_seconds() > deadline))
+        if (tokens && r->phase == REPLY_WRITING &&
+            (decoder_is_shared(r->session) || denoiser_is_shared(r->session) || clock_seconds() > deadline))
             return GM_AGAIN;
         switch (r->phase) {
         case REPLY_PROMPT:
@@ -441,6 +412,12 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
             if (status || r->phase == REPLY_PROMPT) return status;
             break;
         case REPLY_WRITING:
+            if (r->session->engine->denoiser && r->stats.reply_tokens >= r->resumed) {
+                bool told = false;
+                TRY(reply_canvas_write(r, deadline, piece, &told, e));
+                if (told) return GM_OK;
+                break;
+            }
             status = r->stats.reply_tokens < r->resumed ? write_resumed(r, e) : write_token(r, deadline, e);
             if (status) return status;
             break;

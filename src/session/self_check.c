@@ -170,7 +170,7 @@ static void make_records(self_check *c, const check *k) {
     records_of_text(c->records, 0, &sequence, ids, (size_t)c->position, run->tokens);
     for (uint32_t t = 0; t < run->tokens && k->o.by_position; t++) c->records[t].position = (uint32_t)ids[t];
     if (run->rows) make_lone_rows(c->records, run->tokens);
-    if (run->class > GPU_DECODE_TOKENS && !run->rows) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT);
+    if (run->class > GPU_DECODE_TOKENS && !run->rows) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT, false);
 }
 
 static gm_status submit_run(self_check *c, const check *k, error *e) {

@@ -33,6 +33,8 @@ typedef struct {
     /* A tower: its graph is checked for the runs that it makes, of one picture or sound and of many. Kernels that the model's plans
      * have, too, were checked before. */
     const self_check_tower *tower;
+    const graph *canvas; /* of a diffusion model: its denoiser, which runs canvases of so many tokens; NULL: none */
+    uint32_t     canvas_length;
 } self_check_options;
 
 /* Graphs, config and host must outlive it. For a tower, `config` is NULL. */

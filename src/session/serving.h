@@ -1,10 +1,12 @@
-/* What the server asks beyond gemmule.h: to choose sessions, to tell how full the cache is, and to decode sounds in steps. */
+/* What the server asks beyond gemmule.h: to choose sessions, to show canvases, to tell how full the cache is, and to decode sounds in steps. */
 
 #ifndef GM_SESSION_SERVING_H
 #define GM_SESSION_SERVING_H
 
 #include "media/sound.h"
 
+/* NULL: its session was freed. */
+const gm_engine *reply_engine(const gm_reply *r);
 /* How many tokens of the reply's prompt the session holds already; `*count` is how many the prompt has. */
 size_t reply_common(const gm_reply *r, const gm_session *s, size_t *count);
 /* Positions of keys and values: those that sessions hold, or keep for others, and those that there is memory for. */

@@ -95,6 +95,8 @@ void session_free(gm_session *s) {
 
 void session_strip(gm_session *s) {
     decoder_leave(s);
+    session_canvas_free(s->canvas);
+    s->canvas = NULL;
     reply_lose_session(s->replies);
     s->replies = NULL;
     runner_close(&s->run);
@@ -179,6 +181,7 @@ void session_abandon(gm_session *s) {
     s->running = 0;
     runner_restart(&s->run);
     decoder_leave(s);
+    session_canvas_leave(s->canvas);
 }
 
 void session_release(gm_session *s) {
@@ -240,7 +243,8 @@ static run_inputs inputs_of(gm_session *s, size_t batch) {
     records_of_text(s->records, 0, &sequence, s->tokens.ids + s->computed, s->computed, batch);
     return (run_inputs){ .records = s->records,
                          .tokens = batch,
-                         .given = soft_mark(&s->soft, s->records, s->computed, batch) };
+                         .given = soft_mark(&s->soft, s->records, s->computed, batch,
+                                            s->engine->weights.config.whole_blocks) };
 }
 
 /* One batch of held tokens; the last token held gives logits. */
@@ -597,6 +601,10 @@ static gm_status sample_and_explain(gm_session *s, const gm_sampling *sampling, 
 gm_status gm_session_sample(gm_session *s, const gm_sampling *sampling, gm_token_logprob *chosen, gm_token_logprob *top,
                             size_t top_count, char *why, size_t why_size) {
     error e = { 0 };
+    if (s->engine->denoiser) {
+        fail(&e, GM_UNSUPPORTED, "a diffusion model does not draw one token after another: let a reply write");
+        return error_report(&e, why, why_size);
+    }
     engine_enter(s->engine);
     const gm_status status = sample_and_explain(s, sampling, chosen, top, top_count, &e);
     engine_leave(s->engine);

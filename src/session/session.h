@@ -3,6 +3,7 @@
 #ifndef GM_SESSION_H
 #define GM_SESSION_H
 
+#include "session/denoiser.h"
 #include "session/engine.h"
 #include "session/kv.h"
 #include "session/runner.h"
@@ -38,12 +39,13 @@ struct gm_session {
         size_t      end;   /* steps were submitted for the positions [computed, end) */
         uint32_t    moves; /* of the store, when drawing began */
     } ahead;
-    double      step_seconds; /* that the decoder's step with the last draw took; 0: it was drawn without one */
-    bool        pending;      /* a set or append returned GM_AGAIN: the tokens held are those that it will compute */
-    size_t      pending_from; /* where the tokens that it was given begin */
-    atomic_bool cancelled;
-    gm_reply   *replies; /* all of them, linked by gm_reply.next */
-    gm_reply   *writer;  /* the reply that the tokens held belong to; NULL: somebody else changed them */
+    session_canvas *canvas;       /* of a diffusion model; NULL: none was needed yet */
+    double          step_seconds; /* that the decoder's step with the last draw took; 0: it was drawn without one */
+    bool            pending; /* a set or append returned GM_AGAIN: the tokens held are those that it will compute */
+    size_t          pending_from; /* where the tokens that it was given begin */
+    atomic_bool     cancelled;
+    gm_reply       *replies; /* all of them, linked by gm_reply.next */
+    gm_reply       *writer;  /* the reply that the tokens held belong to; NULL: somebody else changed them */
 };
 
 /* Where its tokens' keys and values go, and the adapters that they are computed with. */

@@ -125,7 +125,7 @@ const soft_span *soft_block_around(const soft_tokens *s, size_t position) {
     return NULL;
 }
 
-const float *soft_mark(const soft_tokens *s, token_record *records, size_t begin, size_t count) {
+const float *soft_mark(const soft_tokens *s, token_record *records, size_t begin, size_t count, bool whole) {
     const size_t end = begin + count;
     bool         found = false;
     for (size_t i = 0; i < s->span_count; i++) {
@@ -134,7 +134,7 @@ const float *soft_mark(const soft_tokens *s, token_record *records, size_t begin
         if (first >= last) continue;
         found = true;
         for (size_t p = first; p < last; p++) records[p - begin].id = -1 - (int32_t)(span->first_row + p - span->begin);
-        if (span->block) records_join_block(&records[first - begin], last - first);
+        if (span->block) records_join_block(&records[first - begin], last - first, whole);
     }
     return found ? s->rows : NULL;
 }

@@ -47,8 +47,8 @@ size_t soft_end(const soft_tokens *s);
 /* The block that `position` cuts in two, or NULL. */
 const soft_span *soft_block_around(const soft_tokens *s, size_t position);
 
-/* Marks the soft tokens among the positions [begin, begin + count) in their records, which were made as those of text. Returns the
- * rows that the run must be given; NULL: there is no soft token among them. */
-const float *soft_mark(const soft_tokens *s, token_record *records, size_t begin, size_t count);
+/* Marks the soft tokens among the positions [begin, begin + count) in their records, which were made as those of text. `whole`: blocks are
+ * joined in all layers. Returns the rows that the run must be given; NULL: there is no soft token among them. */
+const float *soft_mark(const soft_tokens *s, token_record *records, size_t begin, size_t count, bool whole);
 
 #endif

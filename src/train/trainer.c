@@ -200,7 +200,7 @@ static void train_run_mark_soft(trainer *t) {
         if (t->run.ids[i] < 0) t->records[i].id = -1 - next++;
     }
     for (size_t i = 0; i < t->run.block_count; i++)
-        records_join_block(t->records + t->run.blocks[i].first, t->run.blocks[i].count);
+        records_join_block(t->records + t->run.blocks[i].first, t->run.blocks[i].count, false);
 }
 
 void trainer_draw(const trainer *t, size_t part, uint32_t key[2]) {

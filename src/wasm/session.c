@@ -1,5 +1,7 @@
 /* For JavaScript: sessions, snapshots and replies. */
 
+#include "session/canvas_json.h"
+#include "session/serving.h"
 #include "wasm/wasm.h"
 
 #include <stdlib.h>
@@ -260,7 +262,9 @@ static gm_status wire_options(request *r, const gm_engine *engine, const json *o
     TRY(wasm_read_sampling(json_get(o, "sampling"), &r->sampling, &r->memory, e));
     r->options = (gm_reply_options){ .sampling = &r->sampling,
                                      .think = json_is(json_get(o, "think"), JSON_TRUE),
-                                     .want_logprobs = json_get(o, "logprobs") != NULL };
+                                     .want_logprobs = json_get(o, "logprobs") != NULL,
+                                     .want_canvas = json_is(json_get(o, "wantCanvas"), JSON_TRUE) };
+    TRY(wire_text(r, o, "canvas", &r->options.canvas, e));
     TRY(wire_text(r, o, "tools", &r->options.tools, e));
     TRY(wire_count(o, "maxTokens", &r->options.max_tokens, e));
     TRY(wire_count(o, "logprobs", &r->options.logprobs, e));
@@ -337,7 +341,7 @@ static void wire_logprobs(buffer *out, const gm_piece *piece, size_t row) {
 /* GM_OK: the result is a piece as JSON. `row` is 1 + the number of alternatives, or 0 without log-probabilities. The text of a tool
  * call is JSON itself. */
 EXPORT(gmw_reply_next) gm_status gmw_reply_next(wasm_context *c, gm_reply *r, size_t row) {
-    static const char *const kinds[] = { "content", "thinking", "tool_call", "progress" };
+    static const char *const kinds[] = { "content", "thinking", "tool_call", "progress", "canvas" };
     error                    e = { 0 };
     char                     why[sizeof e.why];
     gm_piece                 piece = { 0 };
@@ -365,13 +369,17 @@ EXPORT(gmw_reply_next) gm_status gmw_reply_next(wasm_context *c, gm_reply *r, si
         wasm_key(out, "text");
         json_write_string(out, (str){ piece.text, piece.length });
     }
+    if (piece.canvas) {
+        wasm_key(out, "canvas");
+        canvas_json(reply_engine(r), piece.canvas, out);
+    }
     if (row && piece.logprob_tokens) wire_logprobs(out, &piece, row);
     buffer_char(out, '}');
     return wasm_end(c, &e);
 }
 
-/* Fills [finish, prompt tokens, cached, reply tokens, prompt seconds, reply seconds, media, those encoded, their seconds]. */
-EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[9]) {
+/* Fills [finish, prompt tokens, cached, reply tokens, prompt seconds, reply seconds, media, those encoded, their seconds, blocks, steps]. */
+EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[11]) {
     gm_reply_stats stats;
     gm_reply_get_stats(r, &stats);
     out[0] = stats.finish;
@@ -383,4 +391,6 @@ EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[9]) {
     out[6] = (double)stats.media;
     out[7] = (double)stats.media_encoded;
     out[8] = stats.media_seconds;
+    out[9] = (double)stats.blocks;
+    out[10] = (double)stats.steps;
 }

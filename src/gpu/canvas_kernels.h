@@ -1,0 +1,25 @@
+/* Kernels of CANVAS_HEAD: three dispatches for each chunk of the table's rows. */
+
+#ifndef GM_GPU_CANVAS_KERNELS_H
+#define GM_GPU_CANVAS_KERNELS_H
+
+#include "gpu/matmul.h"
+
+typedef struct {
+    const weight_layout *weights;
+    uint32_t             tokens;
+    float                cap, factor;
+    gpu_place            x, soft;
+} gpu_canvas_job;
+
+enum { CANVAS_KERNELS = 3 };
+
+/* A tile of the weights has so many chunks. */
+uint32_t gpu_canvas_chunks(const gpu_info *info, const gpu_canvas_job *job, uint32_t tile);
+/* Of BIND_PARTIAL: a chunk's scores, and the columns' state. */
+uint64_t gpu_canvas_scratch_bytes(const gpu_info *info, const gpu_canvas_job *job);
+/* The kernels of a chunk of a tile. */
+void gpu_canvas_kernels(gpu_kernel out[CANVAS_KERNELS], const gpu_info *info, const gpu_canvas_job *job, uint32_t tile,
+                        uint32_t chunk);
+
+#endif

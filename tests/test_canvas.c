@@ -1,0 +1,286 @@
+/* Answers of a diffusion model: blocks in a row, the end of a turn inside one, pins, stop, cancel, and several canvases in one run.
+ *
+ *     test_canvas [gpu] */
+
+#include "session/denoiser.h"
+#include "session/reply_parts.h"
+#include "sessions.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { LENGTH = 32, STEPS = 3 }; /* of the model's canvas, and of these tests: a software GPU takes its time */
+
+static gm_engine *engine;
+
+typedef struct {
+    char           text[4096];
+    size_t         length, canvases;
+    int32_t        last[LENGTH]; /* of the last canvas that was shown */
+    gm_reply_stats stats;
+    gm_status      status;
+} written;
+
+/* Takes pieces until the reply ends. */
+static void canvas_write_on(gm_reply *reply, written *w) {
+    gm_piece piece;
+    while ((w->status = gm_reply_next(reply, &piece, why, sizeof why)) == GM_OK || w->status == GM_AGAIN) {
+        if (w->status == GM_AGAIN) continue;
+        if (piece.kind == GM_PIECE_CONTENT && w->length + piece.length < sizeof w->text) {
+            memcpy(w->text + w->length, piece.text, piece.length);
+            w->length += piece.length;
+        }
+        if (piece.kind != GM_PIECE_CANVAS) continue;
+        w->canvases++;
+        memcpy(w->last, piece.canvas->ids, sizeof w->last);
+    }
+    gm_reply_get_stats(reply, &w->stats);
+}
+
+static gm_reply *start(gm_session *s, uint32_t prompt_seed, const gm_reply_options *options) {
+    int32_t   prompt[20];
+    gm_reply *reply = NULL;
+    make_tokens(prompt, 20, prompt_seed);
+    CHECK_MESSAGE(!gm_reply_start_tokens(s, prompt, 20, options, &reply, why, sizeof why), "%s", why);
+    return reply;
+}
+
+static written answer(uint32_t prompt_seed, const gm_reply_options *options) {
+    written     w = { .status = GM_BAD_ARGUMENT };
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
+    gm_reply   *reply = s ? start(s, prompt_seed, options) : NULL;
+    if (reply) canvas_write_on(reply, &w);
+    gm_reply_free(reply);
+    gm_session_free(s);
+    return w;
+}
+
+static void test_blocks(void) {
+    TEST("several blocks in a row");
+    gm_sampling sampling;
+    gm_sampling_default(engine, &sampling);
+    sampling.seed = 5;
+    const gm_reply_options options = { .sampling = &sampling, .max_tokens = 2 * LENGTH + 5, .want_canvas = true };
+    const written          a = answer(1, &options), b = answer(1, &options);
+    CHECK_MESSAGE(a.status == GM_DONE, "%s", why);
+    CHECK_MESSAGE(a.stats.blocks == 3 && a.stats.reply_tokens == 2 * LENGTH + 5, "%zu blocks, %zu tokens",
+                  a.stats.blocks, a.stats.reply_tokens);
+    CHECK(a.stats.finish == GM_FINISH_LENGTH && a.stats.steps == a.canvases && a.stats.steps <= 3 * STEPS);
+    CHECK(a.length == b.length && !memcmp(a.text, b.text, a.length));
+    sampling.seed = 6;
+    const written c = answer(1, &options);
+    CHECK(c.length != a.length || memcmp(a.text, c.text, a.length));
+}
+
+/* The tokens that a session holds behind the prompt. */
+static size_t held_answer(const gm_session *s, const int32_t **tokens) {
+    const size_t count = gm_session_tokens(s, tokens);
+    *tokens += 20;
+    return count > 20 ? count - 20 : 0;
+}
+
+/* The end of the turn is pinned, so it is where we want it. */
+static void test_end_of_turn(void) {
+    TEST("the end of a turn inside a block");
+    gm_session     *s = open_session(engine, GM_KV_DEFAULT, 0);
+    gm_reply       *reply = s ? start(s, 2, NULL) : NULL;
+    session_canvas *c = NULL;
+    const int32_t  *tokens, end = tokenizer_special(engine->words, SPECIAL_TURN_END);
+    written         w = { 0 };
+    if (!reply) return;
+    reply->canvas.starts = calloc(LENGTH + 10, sizeof *reply->canvas.starts);
+    reply->canvas.count = LENGTH + 10;
+    for (size_t i = 0; i < LENGTH + 10; i++)
+        reply->canvas.starts[i] = (canvas_start){ i == LENGTH + 9 ? end : 400 + (int32_t)i, true };
+    canvas_write_on(reply, &w);
+    CHECK_MESSAGE(w.status == GM_DONE, "%s", why);
+    CHECK(w.stats.finish == GM_FINISH_STOP && w.stats.blocks == 2);
+    CHECK_MESSAGE(held_answer(s, &tokens) == LENGTH + 9, "%zu tokens", held_answer(s, &tokens));
+    for (size_t i = 0; i < held_answer(s, &tokens); i++) CHECK(tokens[i] == 400 + (int32_t)i);
+    CHECK(!session_canvas_get(s, &c, &(error){ 0 }));
+    gm_reply_free(reply);
+    gm_session_free(s);
+}
+
+/* Text at the first and at the last position of a canvas and across the border to the next, holes between. */
+static void test_pins(void) {
+    static const char text[] = "ab[[28]]cd[[3]]e[[=fgh]]";
+    canvas_start     *starts = NULL;
+    size_t            count = 0;
+    error             e = { 0 };
+    TEST("pins at the edges");
+    CHECK_MESSAGE(!canvas_text_read(engine->words, str_of(text), 100, &starts, &count, &e), "%s", e.why);
+    gm_session            *s = open_session(engine, GM_KV_DEFAULT, 0);
+    const gm_reply_options options = { .canvas = text, .max_tokens = 2 * LENGTH };
+    gm_reply              *reply = s ? start(s, 3, &options) : NULL;
+    const int32_t         *tokens;
+    written                w = { 0 };
+    if (reply) canvas_write_on(reply, &w);
+    CHECK_MESSAGE(w.status == GM_DONE, "%s", why);
+    CHECK(held_answer(s, &tokens) >= 2 + 28 + 2 + 3 + 1);
+    for (size_t i = 0; i < count && i < held_answer(s, &tokens); i++)
+        CHECK_MESSAGE(!starts[i].pinned || tokens[i] == starts[i].id, "position %zu has changed", i);
+    free(starts);
+    gm_reply_free(reply);
+    gm_session_free(s);
+}
+
+static void test_bad_canvases(void) {
+    static const struct {
+        const char *text, *complaint;
+    } rows[] = {
+        { "a [[12", "has no ]]" },     { "a [[x]]", "neither a hole" },      { "a [[]]", "neither a hole" },
+        { "[[0]]", "neither a hole" }, { "[[99999999]]", "neither a hole" }, { "[[90]][[90]]", "more than 100" },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        canvas_start *starts = NULL;
+        size_t        count = 0;
+        error         e = { 0 };
+        TEST("the canvas %s", rows[i].text);
+        CHECK(canvas_text_read(engine->words, str_of(rows[i].text), 100, &starts, &count, &e) == GM_BAD_ARGUMENT);
+        CHECK_MESSAGE(strstr(e.why, rows[i].complaint), "%s", e.why);
+        CHECK(!starts);
+    }
+    canvas_start *starts = NULL;
+    size_t        count = 0;
+    error         e = { 0 };
+    TEST("two brackets as text");
+    CHECK(!canvas_text_read(engine->words, str_of("[[[[]]"), 100, &starts, &count, &e) && count);
+    CHECK(count && starts[0].pinned && starts[0].id != CANVAS_HOLE);
+    free(starts);
+}
+
+static void test_stop_and_cancel(void) {
+    TEST("stop and cancel between steps, and go on");
+    gm_session            *s = open_session(engine, GM_KV_DEFAULT, 0);
+    const gm_reply_options options = { .max_tokens = LENGTH, .want_canvas = true };
+    gm_reply              *reply = s ? start(s, 4, &options) : NULL;
+    gm_piece               piece = { 0 };
+    written                w = { 0 };
+    gm_status              status = GM_AGAIN;
+    while (reply && (status == GM_AGAIN || (status == GM_OK && piece.kind != GM_PIECE_CANVAS)))
+        status = gm_reply_next(reply, &piece, why, sizeof why);
+    CHECK(status == GM_OK && piece.canvas && piece.canvas->step == 1 && piece.canvas->count == LENGTH);
+    gm_reply_stop(reply);
+    canvas_write_on(reply, &w);
+    CHECK(w.status == GM_DONE && w.stats.finish == GM_FINISH_CANCELLED && gm_session_tokens(s, NULL) == 20);
+    gm_reply_free(reply);
+    reply = start(s, 4, &options);
+    for (status = GM_AGAIN; status == GM_AGAIN || (status == GM_OK && piece.kind != GM_PIECE_CANVAS);)
+        status = gm_reply_next(reply, &piece, why, sizeof why);
+    gm_session_cancel(s);
+    while ((status = gm_reply_next(reply, &piece, why, sizeof why)) == GM_AGAIN || status == GM_OK) {}
+    CHECK_MESSAGE(status == GM_CANCELLED, "%s", gm_status_name(status));
+    gm_reply_free(reply);
+    reply = start(s, 4, &options);
+    w = (written){ 0 };
+    canvas_write_on(reply, &w);
+    CHECK_MESSAGE(w.status == GM_DONE && w.stats.reply_tokens == LENGTH, "%s", why);
+    gm_reply_free(reply);
+    gm_session_free(s);
+}
+
+static void test_full_context(void) {
+    TEST("a context without room for another block");
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 20 + LENGTH + LENGTH / 2);
+    gm_reply   *reply = s ? start(s, 5, NULL) : NULL;
+    written     w = { 0 };
+    if (reply) canvas_write_on(reply, &w);
+    CHECK(w.status == GM_CONTEXT_FULL && w.stats.blocks == 1 && w.stats.finish == GM_FINISH_LENGTH);
+    gm_reply_free(reply);
+    gm_session_free(s);
+}
+
+/* Answers that are polled in turn are computed in the same runs, and are those of each alone. */
+static void test_canvases_together(void) {
+    enum { MANY = 3 };
+    gm_session  *s[MANY];
+    gm_reply    *replies[MANY];
+    written      alone[MANY], together[MANY] = { 0 };
+    size_t       most = 0;
+    bool         open = true;
+    const double turn = engine->turn_seconds;
+    TEST("several canvases in one run");
+    engine->turn_seconds = 0; /* calls return early, so that all of them begin */
+    gm_sampling sampling;
+    gm_sampling_default(engine, &sampling);
+    const gm_reply_options options = { .sampling = &sampling, .max_tokens = 2 * LENGTH };
+    for (uint32_t i = 0; i < MANY; i++) {
+        sampling.seed = i;
+        alone[i] = answer(10 + i, &options);
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+        sampling.seed = i;
+        s[i] = open_session(engine, GM_KV_DEFAULT, 0);
+        replies[i] = start(s[i], 10 + i, &options);
+        together[i].status = GM_AGAIN;
+    }
+    while (open) {
+        open = false;
+        for (size_t i = 0; i < MANY; i++) {
+            gm_piece piece;
+            written *w = &together[i];
+            if (w->status != GM_AGAIN && w->status != GM_OK) continue;
+            w->status = gm_reply_next(replies[i], &piece, why, sizeof why);
+            open = true;
+            most = max_size(most, denoiser_last_canvases(engine->denoiser));
+            if (w->status != GM_OK || piece.kind != GM_PIECE_CONTENT) continue;
+            memcpy(w->text + w->length, piece.text, piece.length);
+            w->length += piece.length;
+        }
+    }
+    engine->turn_seconds = turn;
+    CHECK_MESSAGE(most == MANY, "at most %zu at once", most);
+    for (size_t i = 0; i < MANY; i++) {
+        CHECK(together[i].status == GM_DONE && together[i].length == alone[i].length);
+        CHECK(!memcmp(together[i].text, alone[i].text, alone[i].length));
+        gm_reply_free(replies[i]);
+        gm_session_free(s[i]);
+    }
+}
+
+static void test_canvas_refusals(void) {
+    gm_session            *s = open_session(engine, GM_KV_DEFAULT, 0);
+    const gm_reply_options logprobs = { .want_logprobs = true };
+    const int32_t          token = 5;
+    gm_reply              *reply = NULL;
+    gm_token_logprob       chosen;
+    gm_sampling            sampling;
+    gm_sampling_default(engine, &sampling);
+    TEST("what a diffusion model does not do");
+    CHECK(gm_reply_start_tokens(s, &token, 1, &logprobs, &reply, why, sizeof why) == GM_UNSUPPORTED);
+    CHECK(gm_session_sample(s, &sampling, &chosen, NULL, 0, why, sizeof why) == GM_UNSUPPORTED);
+    gm_session_free(s);
+}
+
+static void test_acceptance(void) {
+    static const float entropies[] = { 0.05f, 3, 0.02f, 0.05f, 0.02f, 0 };
+    static const bool  expected[] = { true, false, true, true, true, true };
+    bool               accepted[COUNT_OF(entropies)];
+    TEST("positions are accepted up to the bound");
+    canvas_accept(entropies, COUNT_OF(entropies), 0.1f,
+                  accepted); /* in order: 0, .02, .02, .05, .05; before 3 there is .14 */
+    for (size_t i = 0; i < COUNT_OF(entropies); i++) CHECK(accepted[i] == expected[i]);
+}
+
+int main(int argc, char **argv) {
+    const bool gpu = argc > 1 && !strcmp(argv[1], "gpu");
+    engine = open_engine(&(gm_engine_options){ .model = "tests/fixtures/tiny-diffusion.gguf",
+                                               .backend = gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
+                                               .precise = true });
+    if (!engine) return test_end();
+    engine->weights.config.canvas.steps = STEPS;
+    test_blocks();
+    test_canvases_together();
+    test_pins();
+    if (!gpu) {
+        test_end_of_turn();
+        test_bad_canvases();
+        test_stop_and_cancel();
+        test_full_context();
+        test_canvas_refusals();
+        test_acceptance();
+    }
+    gm_engine_close(engine);
+    return test_end();
+}
