@@ -5,8 +5,8 @@
 #
 # `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
 # watched, 500 greedy tokens on the GPU and the CPU, every case of the op test on WebAssembly and in the browsers, every row of the
-# benchmark of kernels, every question to the model in the box, its pictures in a page, and 2,000 requests to a server on the CPU and
-# on the GPU.
+# benchmark of kernels, every question to the model in the box, its pictures in a page, a training on the GPU in Node, and 2,000
+# requests to a server on the CPU and on the GPU.
 #
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
@@ -131,7 +131,7 @@ if [ "${1-}" = long ]; then
     for kind in pictures sounds; do
         plan "eval-gpu-$kind" "${with_gpu[@]}" build/gemmule eval box "tests/box/$kind.jsonl" --backend gpu --least 85 --quiet
     done
-    for test in browser/gpu_pages browser/package gpu_wasm box; do
+    for test in browser/gpu_pages browser/package core_gpu gpu_wasm box; do
         plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
     done
     run_planned

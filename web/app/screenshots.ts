@@ -240,12 +240,12 @@ async function teach(origin: string, phone: boolean): Promise<void> {
     if (!phone) await shoot(page, `${name}-dark`);
     await page.emulateMedia({ colorScheme: light });
     await page.getByText('More settings').click();
-    await page.getByLabel('Rounds').fill('8');
+    await page.getByLabel('Rounds').fill('14');
     await page.getByLabel('Kept for evaluation').fill('0.2');
     await page.getByLabel('Kept for evaluation').blur();
     await page.getByText(/^About \d/).waitFor({ timeout: 300_000 });
     await page.getByRole('button', { name: 'Teach', exact: true }).click();
-    await page.waitForFunction(() => Number(/Step(\d+) of/.exec(document.querySelector('.teach-training')?.textContent ?? '')?.[1]) >= 12, null, { timeout: 300_000 });
+    await page.waitForFunction(() => Number(/Step(\d+) of/.exec(document.querySelector('.teach-training')?.textContent ?? '')?.[1]) >= 24, null, { timeout: 300_000 });
     await page.emulateMedia({ colorScheme: dark });
     await page.evaluate(() => { document.querySelector('main')!.scrollTop = 0; });
     await shoot(page, `${name}-training`);

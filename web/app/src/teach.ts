@@ -234,7 +234,7 @@ export async function estimate(signal?: AbortSignal): Promise<void> {
 
 const SMALL_MODEL = 256e6; // bytes of its file: the estimate takes a moment
 const FEW = 40; // examples, of which none is kept for evaluation
-const USUAL_STEPS = 40;
+const USUAL_STEPS = 50;
 
 /** What suits these examples and this model; the user's settings replace it. */
 export function usualSettings({ report }: Pick<TeachState, 'report'>, loaded: LoadedModel | null): Required<Pick<TrainingSettings, 'epochs' | 'batch' | 'rate' | 'rank' | 'evalShare' | 'maxTokens'>> {

@@ -9,7 +9,7 @@ import type { ServerOptions, TestServer } from './server.ts';
 
 const XSS = JSON.parse(readFileSync('web/app/tests/xss.json', 'utf8')) as string[];
 const AXE = readFileSync('web/node_modules/axe-core/axe.min.js', 'utf8');
-const PAGES = ['', 'models', 'benchmark', 'settings', 'about'];
+const PAGES = ['', 'models', 'teach', 'benchmark', 'settings', 'about'];
 
 const ready = (page: Page): Promise<unknown> => page.waitForSelector('.chip-ready');
 const composer = '#composer';

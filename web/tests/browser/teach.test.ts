@@ -89,12 +89,12 @@ describe('the Teach page', { timeout: 3_000_000 }, () => {
     test('the model learns, also across a reload, and answers as it was taught; other answers stay', async () => {
         await page.getByLabel('Name').fill('clock tower');
         await page.getByText('More settings').click();
-        assert.equal(await page.getByLabel('Rounds').getAttribute('placeholder'), '8');
+        assert.equal(await page.getByLabel('Rounds').getAttribute('placeholder'), '10');
         await page.getByRole('button', { name: 'Teach', exact: true }).click();
         await page.waitForFunction(() => Number(/Kept up tostep (\d+)/.exec(document.querySelector('.teach-training')?.textContent ?? '')?.[1] ?? 0) >= 5);
         await page.reload();
         await page.waitForSelector('.chip-ready');
-        await page.getByText(/got as far as step \d+ of 40/).waitFor();
+        await page.getByText(/got as far as step \d+ of 50/).waitFor();
         await page.getByRole('button', { name: 'Go on' }).click();
         await page.waitForFunction(stepShown);
         assert.ok((await page.evaluate(stepShown)) > 5, 'it begins where it was');

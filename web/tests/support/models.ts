@@ -13,6 +13,7 @@ export const WASM = join(BUILD, 'gemmule.wasm');
 /** Opens engines on a GPU without the self-check, which takes most of the time on a software GPU: for tests of other things. */
 export const UNCHECKED_WASM = join(BUILD, 'gemmule-unchecked.wasm');
 export const DENSE = join(ROOT, 'tests/fixtures/tiny-dense.gguf');
+export const TWO_LAYERS = join(ROOT, 'tests/fixtures/two-layers.gguf');
 export const MOE = join(ROOT, 'tests/fixtures/tiny-moe.gguf');
 
 const folder = mkdtempSync(join(tmpdir(), 'gemmule-'));
