@@ -227,10 +227,59 @@ static void test_gpu_train_refusals(void) {
     gm_engine_close(gpu);
 }
 
+/* ---- the job on top ---- */
+
+/* Trains until so many steps are done (0: to the end), and stops there. */
+static gm_training *train_job_until(gm_engine *engine, gm_training_options o, uint64_t until, double losses[STEPS]) {
+    gm_training      *t = NULL;
+    gm_training_event event;
+    gm_status         status = engine ? gm_training_new(engine, &o, &t, why, sizeof why) : GM_NO_DEVICE;
+    while (t && status != GM_DONE && !status_failed(status)) {
+        status = gm_training_next(t, &event, why, sizeof why);
+        if (status || event.kind != GM_TRAINING_STEP || event.step > STEPS) continue;
+        losses[event.step - 1] = event.loss;
+        if (event.step == until) gm_training_stop(t);
+    }
+    CHECK_MESSAGE(status == GM_DONE, "%s", why);
+    return t;
+}
+
+static void test_gpu_training(void) {
+    TEST("a training that stops and goes on has the same losses, and those of the CPU");
+    static const char text[] =
+        "{\"prompt\": \"a\", \"completion\": \"b c\"}\n{\"prompt\": \"d\", \"completion\": \"e\"}\n";
+    gm_engine          *gpu = open_two_layers(GM_BACKEND_GPU), *cpu = open_two_layers(GM_BACKEND_CPU);
+    double              whole[STEPS] = { 0 }, parts[STEPS] = { 0 }, want[STEPS] = { 0 };
+    void               *saved = NULL;
+    gm_training_options o = { .data = text,
+                              .data_size = sizeof text - 1,
+                              .data_name = "two.jsonl",
+                              .rank = 3,
+                              .alpha = 6,
+                              .targets = "q,k,v,o,gate,up,down,embedding,head",
+                              .dropout = 0.3,
+                              .epochs = 3,
+                              .rate = 1e-2 };
+    gm_training_free(train_job_until(cpu, o, 0, want));
+    gm_training_free(train_job_until(gpu, o, 0, whole));
+    gm_training *t = train_job_until(gpu, o, 2, parts);
+    if (t) CHECK_MESSAGE(!gm_training_save_buffer(t, &saved, &o.checkpoint_size, why, sizeof why), "%s", why);
+    gm_training_free(t);
+    o.checkpoint = saved;
+    gm_training_free(train_job_until(gpu, o, 0, parts));
+    for (size_t i = 0; i < 3; i++)
+        CHECK_MESSAGE(whole[i] > 0 && parts[i] == whole[i] && fabs(whole[i] - want[i]) < 1e-3 * want[i],
+                      "step %zu: %.9g, in two parts %.9g, on the CPU %.9g", i + 1, whole[i], parts[i], want[i]);
+    gm_free(saved);
+    gm_engine_close(gpu);
+    gm_engine_close(cpu);
+}
+
 int main(void) {
     test_gpu_train_steps(0);
     test_gpu_train_steps(0.3f);
     test_gpu_train_ways();
     test_gpu_train_refusals();
+    test_gpu_training();
     return test_end();
 }
