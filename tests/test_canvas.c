@@ -239,6 +239,27 @@ static void test_canvases_together(void) {
     }
 }
 
+/* The chat format, a parser and a system message; the pinned text comes out whole. */
+static void test_canvas_chat(void) {
+    static const gm_message messages[] = { { .role = "system", .content = "Be brief." },
+                                           { .role = "user", .content = "Hi" } };
+    static const char       text[] = "The red fox is here, and says so to all of you";
+    const gm_reply_options  options = { .canvas = text, .max_tokens = 20, .steps = 1 };
+    gm_session             *s = open_session(engine, GM_KV_DEFAULT, 0);
+    gm_reply               *reply = NULL;
+    written                 w = { 0 };
+    size_t                  count = 0;
+    TEST("a message is answered with pinned text");
+    CHECK(!gm_tokenize(engine, text, strlen(text), false, NULL, 0, &count, why, sizeof why) && count >= 20);
+    CHECK_MESSAGE(!gm_reply_start(s, messages, 2, &options, &reply, why, sizeof why), "%s", why);
+    if (reply) canvas_write_on(reply, &w);
+    CHECK_MESSAGE(w.status == GM_DONE && w.length > 10 && !memcmp(w.text, text, w.length - 1), "'%.*s'", (int)w.length,
+                  w.text);
+    CHECK(w.stats.steps == 1);
+    gm_reply_free(reply);
+    gm_session_free(s);
+}
+
 static void test_canvas_refusals(void) {
     gm_session            *s = open_session(engine, GM_KV_DEFAULT, 0);
     const gm_reply_options logprobs = { .want_logprobs = true };
@@ -279,6 +300,7 @@ int main(int argc, char **argv) {
         test_stop_and_cancel();
         test_full_context();
         test_canvas_refusals();
+        test_canvas_chat();
         test_acceptance();
     }
     gm_engine_close(engine);

@@ -91,7 +91,7 @@ train --out --resume --overwrite --checkpoint-every --estimate --epochs --max-st
 train --clip --loss --beta --eval-split --eval-every --patience --seed --memory --rank --alpha --rslora --targets --layers --dropout --lora-plus --backend --json --quiet
 data --preview --max-tokens --eval-split --seed --mmproj --json
 run -f --prompts --out --parallel --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
-run --system --image --audio --video --fps --frames --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
+run --system --image --audio --video --fps --frames --think --stop --tools --raw --logprobs --canvas --steps --mmproj --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --fps --frames --think --adapter --backend --kv --ctx --threads --precise --cpu
 transcribe --prompt --format --max --mmproj --backend --kv --threads --precise --cpu --gpu-memory
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --parallel --queue --timeout --verbose --adapter --backend --kv --threads --precise --cpu
@@ -778,6 +778,16 @@ for isa in scalar ''; do
 done
 checks "check tiny-diffusion-image" $fixtures/tiny-diffusion.gguf $fixtures/tiny-diffusion-image.expect.gguf 5 1e-4 --precise \
     --mmproj $fixtures/tiny-diffusion.mmproj.gguf --image $fixtures/tiny-mm.png
+printf 'The red [[2]] is [[=here]].' >"$scratch/canvas.txt"
+run "a canvas with holes" 0 run $fixtures/tiny-diffusion.gguf --raw Hi --canvas "$scratch/canvas.txt" --steps 2 --max 12 --seed 1 --quiet
+has "The red "
+run "steps of a canvas as JSON" 0 run $fixtures/tiny-diffusion.gguf Hi --steps 2 --max 40 --seed 1 --json
+has '"diffusion":{"blocks":2,"steps":4}'
+run "a canvas for another model" 2 run "$dense" Hi --canvas "$scratch/canvas.txt"
+says "this model has no canvas"
+printf 'a [[x]]' >"$scratch/canvas.txt"
+run "a hole that is none" 2 run $fixtures/tiny-diffusion.gguf Hi --canvas "$scratch/canvas.txt"
+says "neither a hole of 1 to"
 run "check above the tolerance" 1 check $dense $fixtures/tiny-dense.expect.gguf --precise --tolerance 1e-9
 has "logits.0 "
 run "check as JSON" 0 check $dense $fixtures/tiny-dense.expect.gguf --precise --json

@@ -1,6 +1,7 @@
 #include "cli/answer.h"
 
 #include "base/utf8.h"
+#include "cli/canvas_screen.h"
 #include "cli/cli.h"
 #include "cli/terminal.h"
 
@@ -16,11 +17,11 @@ typedef struct {
     const answer_style *style;
     progress            bar;
     bool                terminal, thinking, something;
+    canvas_screen       canvas;
     char                last; /* character printed */
 } screen;
 
-/* Model output must not control the terminal: control characters other than tab and newline become U+FFFD. */
-static void print_harmless(FILE *out, str text) {
+void answer_print_harmless(FILE *out, str text) {
     for (size_t i = 0; i < text.length;) {
         const int  length = utf8_length((str){ text.data + i, text.length - i });
         const bool whole = length > 0;
@@ -35,7 +36,7 @@ static void print_harmless(FILE *out, str text) {
 }
 
 static void answer_print_text(FILE *out, str text, bool terminal) {
-    if (terminal) print_harmless(out, text);
+    if (terminal) answer_print_harmless(out, text);
     else fwrite(text.data, 1, text.length, out);
 }
 
@@ -109,6 +110,11 @@ static gm_status show_piece(answer *a, screen *s, const gm_piece *piece, error *
         return GM_OK;
     }
     progress_end(&s->bar);
+    if (piece->kind == GM_PIECE_CANVAS) {
+        if (s->style->canvas_of && s->terminal) canvas_screen_show(&s->canvas, s->style->canvas_of, piece->canvas);
+        return GM_OK;
+    }
+    canvas_screen_clear(&s->canvas);
     switch (piece->kind) {
     case GM_PIECE_THINKING:
         buffer_str(&a->thinking, text);
@@ -138,6 +144,7 @@ gm_status answer_collect(answer *a, gm_reply *reply, const answer_style *style, 
     }
     if (cancelled && status == GM_DONE) status = GM_CANCELLED;
     progress_end(&s.bar);
+    canvas_screen_clear(&s.canvas);
     end_thinking(&s);
     if (style->stream && s.something && s.last != '\n') putchar('\n');
     gm_reply_get_stats(reply, &a->stats);

@@ -18,8 +18,8 @@
 typedef struct {
     engine_values   engine;
     sampling_values sampling;
-    const char     *file, *system, *tools, *prompts, *out;
-    count_value     max, context, logprobs, parallel;
+    const char     *file, *system, *tools, *prompts, *out, *canvas;
+    count_value     max, context, logprobs, parallel, steps;
     texts_value     stop, images, sounds, videos;
     video_values    video;
     bool            think, raw, json, quiet;
@@ -63,7 +63,12 @@ static const option answer_options[] = {
                 "print one JSON object: content, thinking, tool_calls, usage, timings, seed, finish_reason"),
     COUNT_OPTION(run_values, logprobs, "logprobs", 0, "N", 0, 20,
                  "with --json: the log-probability of each token and of the N likeliest alternatives"),
-    FLAG_OPTION(run_values, quiet, "quiet", 0, "no progress bar"),
+    TEXT_OPTION(run_values, canvas, "canvas", 0, "FILE",
+                "diffusion models: how the answer begins; its text stays, [[12]] is a hole of 12 tokens to fill, and "
+                "[[=text]] is text to start from"),
+    COUNT_OPTION(run_values, steps, "steps", 0, "N", 1, 1023,
+                 "diffusion models: at most N steps for a block; default: the model's"),
+    FLAG_OPTION(run_values, quiet, "quiet", 0, "no progress bar, and no canvas while it settles"),
 };
 static const option context_options[] = {
     COUNT_OPTION(run_values, context, "ctx", 0, "N", 1, UINT32_MAX,
@@ -81,7 +86,7 @@ static const option_group groups[] = {
 typedef struct {
     arena          memory;
     model_argument model;
-    buffer         prompt, tools;
+    buffer         prompt, tools, canvas;
     gm_part       *parts; /* pictures, sounds, videos and the prompt; NULL: only the prompt */
     size_t         part_count;
     video_input   *videos;
@@ -105,6 +110,7 @@ static void run_free(run_state *r) {
     for (size_t i = 0; i < r->video_count; i++) video_input_free(&r->videos[i]);
     buffer_free(&r->prompt);
     buffer_free(&r->tools);
+    buffer_free(&r->canvas);
     arena_free(&r->memory);
 }
 
@@ -168,6 +174,13 @@ static gm_status run_read_media(run_state *r, const run_values *v, error *e) {
     return status;
 }
 
+/* Whether the model has a canvas, and there is a terminal to show it on. */
+static bool run_shows_canvas(const run_state *r, const run_values *v) {
+    gm_engine_info info;
+    gm_engine_get_info(r->engine, &info);
+    return !v->json && !v->quiet && terminal_output() && !strcmp(info.architecture, "diffusion-gemma");
+}
+
 static gm_status run_start_reply(run_state *r, const run_values *v, error *e) {
     const gm_reply_options options = {
         .sampling = &r->sampling,
@@ -178,6 +191,9 @@ static gm_status run_start_reply(run_state *r, const run_values *v, error *e) {
         .stop_count = v->stop.count,
         .logprobs = (uint32_t)v->logprobs.value,
         .want_logprobs = v->logprobs.given,
+        .canvas = v->canvas ? r->canvas.data : NULL,
+        .want_canvas = run_shows_canvas(r, v),
+        .steps = (uint32_t)v->steps.value,
     };
     char      why[sizeof e->why] = "";
     gm_status status;
@@ -239,6 +255,12 @@ static int run_print_json(const run_state *r, const run_values *v, const char *m
     report_number(&j, "reply_seconds", stats->reply_seconds);
     report_number(&j, "reply_tokens_per_second", per_second(stats->reply_tokens, stats->reply_seconds));
     report_close(&j, '}');
+    if (stats->blocks) {
+        report_open(&j, "diffusion", '{');
+        report_count(&j, "blocks", stats->blocks);
+        report_count(&j, "steps", stats->steps);
+        report_close(&j, '}');
+    }
     if (v->logprobs.given) {
         report_open(&j, "logprobs", '[');
         if (r->answer.logprobs.text.length) report_json(&j, NULL, buffer_view(&r->answer.logprobs.text));
@@ -258,6 +280,7 @@ static gm_status answer_prompt(run_state *r, const run_values *v, error *e) {
         .progress = !v->json && !v->quiet,
         .logprobs_of = v->logprobs.given ? r->engine : NULL,
         .alternatives = (uint32_t)v->logprobs.value,
+        .canvas_of = run_shows_canvas(r, v) ? r->engine : NULL,
     };
     return answer_collect(&r->answer, r->reply, &style, e);
 }
@@ -269,7 +292,7 @@ static int run_answer_file(const run_values *v, const arguments *args) {
         return complain_usage("run",
                               "run: --out needs a file, because answers that are there already are read from it");
     if (args->count > 1 || v->file || v->system || v->tools || v->raw || v->json || v->logprobs.given ||
-        v->stop.count || v->images.count || v->sounds.count || v->videos.count)
+        v->stop.count || v->images.count || v->sounds.count || v->videos.count || v->canvas || v->steps.given)
         return complain_usage("run",
                               "run: --prompts can be combined with sampling, --max, --think, --ctx, --parallel and "
                               "engine options; everything else is a setting of each line");
@@ -306,6 +329,7 @@ static int run_run(void *values, const arguments *args) {
         status = fail(&e, GM_BAD_ARGUMENT, "the prompt is empty");
     }
     if (status == GM_OK && v->tools) status = input_read(v->tools, &r.tools, &e);
+    if (status == GM_OK && v->canvas) status = input_read(v->canvas, &r.canvas, &e);
     if (status == GM_OK) status = run_read_media(&r, v, &e);
     if (status == GM_OK) status = answer_prompt(&r, v, &e);
 
@@ -337,6 +361,7 @@ const command command_run = {
                 "  gemmule run box \"What is in the picture?\" --image photo.jpg\n"
                 "  gemmule run gemma4:e4b \"What happens?\" --video clip.mp4\n"
                 "  gemmule run gemma4:e2b --prompts questions.jsonl --out answers.jsonl --parallel 8\n"
+                "  gemmule run diffusion.gguf \"Write a poem.\" --canvas poem.txt --steps 16\n"
                 "  gemmule run model.gguf --raw \"Once upon a time\" --seed 7 --max 50\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

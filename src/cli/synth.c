@@ -83,12 +83,13 @@ static int synth_run(void *values, const arguments *args) {
 
 const command command_synth = {
     .name = "synth",
-    .arguments = "{e2b,e4b,12b,26b,31b} OUT",
+    .arguments = "{e2b,e4b,12b,26b,31b,diffusion} OUT",
     .summary = "write a model with random weights",
     .description =
         "The file has the tensors, shapes, types, metadata and vocabulary size of a released Gemma 4. It serves to "
         "measure speed and memory, and to compare engines on the same file, without the real weights. Its answers are "
-        "noise. A full e2b takes 3.4 GB, a full 31b 18.7 GB; --layers makes it smaller.",
+        "noise. `diffusion` has the shapes of DiffusionGemma 26B-A4B. A full e2b takes 3.4 GB, a full 31b 18.7 GB; "
+        "--layers makes it smaller.",
     .examples = "  gemmule synth e2b e2b.gguf\n"
                 "  gemmule synth 26b moe.gguf --layers 6 --quant q4_0\n"
                 "  gemmule synth e4b seeing.gguf --layers 2 --towers\n",

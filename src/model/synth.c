@@ -19,10 +19,24 @@ static uint64_t parameter_count(const synth_tensor *tensors, size_t count) {
     return sum;
 }
 
+static const char *synth_architecture(const synth_plan *plan) {
+    return plan->size->canvas ? "diffusion-gemma" : "gemma4";
+}
+
+/* A key of the architecture. */
+typedef struct {
+    char text[80];
+} synth_key;
+
+static const char *key_of_shape(synth_key *k, const synth_plan *plan, const char *name) {
+    snprintf(k->text, sizeof k->text, "%s.%s", synth_architecture(plan), name);
+    return k->text;
+}
+
 static void write_general(const synth_plan *plan, uint64_t parameters, gguf_writer *w) {
     char      name[64];
     const int length = snprintf(name, sizeof name, "Gemma 4 %s, random weights", plan->size->label);
-    gguf_write_str(w, "general.architecture", str_of("gemma4"));
+    gguf_write_str(w, "general.architecture", str_of(synth_architecture(plan)));
     gguf_write_str(w, "general.type", str_of("model"));
     gguf_write_str(w, "general.name", (str){ name, (size_t)length });
     gguf_write_str(w, "general.size_label", str_of(plan->size->label));
@@ -45,51 +59,67 @@ static void write_per_layer(gguf_writer *w, const char *key, const int32_t *valu
     else gguf_write_array(w, key, GGUF_I32, values, layers);
 }
 
+/* Keys of diffusion have no prefix. */
+static void write_canvas(const synth_plan *plan, gguf_writer *w) {
+    gguf_write_bool(w, "diffusion-gemma.attention.causal", false);
+    gguf_write_u32(w, "diffusion.canvas_length", plan->size->canvas);
+    gguf_write_u32(w, "diffusion.eb_max_steps", 48);
+    gguf_write_f32(w, "diffusion.eb_t_min", 0.4f);
+    gguf_write_f32(w, "diffusion.eb_t_max", 0.8f);
+    gguf_write_f32(w, "diffusion.eb_entropy_bound", 0.1f);
+    gguf_write_u32(w, "diffusion.eb_stability_threshold", 1);
+    gguf_write_f32(w, "diffusion.eb_confidence_threshold", 0.005f);
+}
+
 static void write_layers(const synth_plan *plan, gguf_writer *w) {
     enum { MOST = 64 };
-    int32_t feed_forward[MOST], kv_heads[MOST];
-    uint8_t sliding[MOST];
+    int32_t   feed_forward[MOST], kv_heads[MOST];
+    uint8_t   sliding[MOST];
+    synth_key k;
     for (uint32_t i = 0; i < plan->layers && i < MOST; i++) {
         const bool full = synth_layer_is_full(plan, i);
         feed_forward[i] = (int32_t)synth_feed_forward(plan, i);
         kv_heads[i] = (int32_t)(full ? plan->size->kv_heads_full : plan->size->kv_heads_sliding);
         sliding[i] = !full;
     }
-    write_per_layer(w, "gemma4.feed_forward_length", feed_forward, plan->layers);
-    write_per_layer(w, "gemma4.attention.head_count_kv", kv_heads, plan->layers);
-    gguf_write_array(w, "gemma4.attention.sliding_window_pattern", GGUF_BOOL, sliding, plan->layers);
+    write_per_layer(w, key_of_shape(&k, plan, "feed_forward_length"), feed_forward, plan->layers);
+    write_per_layer(w, key_of_shape(&k, plan, "attention.head_count_kv"), kv_heads, plan->layers);
+    gguf_write_array(w, key_of_shape(&k, plan, "attention.sliding_window_pattern"), GGUF_BOOL, sliding, plan->layers);
 }
 
 static void write_shape(const synth_plan *plan, gguf_writer *w) {
     const synth_size *size = plan->size;
+    synth_key         k;
     const struct {
         const char *key;
         uint32_t    value;
     } numbers[] = {
-        { "gemma4.block_count", plan->layers },
-        { "gemma4.context_length", size->context },
-        { "gemma4.embedding_length", size->width },
-        { "gemma4.attention.head_count", size->heads },
-        { "gemma4.attention.key_length", 512 },
-        { "gemma4.attention.value_length", 512 },
-        { "gemma4.attention.key_length_swa", 256 },
-        { "gemma4.attention.value_length_swa", 256 },
-        { "gemma4.attention.sliding_window", plan->window },
-        { "gemma4.attention.shared_kv_layers", plan->sharing },
-        { "gemma4.rope.dimension_count", 512 },
-        { "gemma4.rope.dimension_count_swa", 256 },
-        { "gemma4.embedding_length_per_layer_input", size->per_layer },
+        { "block_count", plan->layers },
+        { "context_length", size->context },
+        { "embedding_length", size->width },
+        { "attention.head_count", size->heads },
+        { "attention.key_length", 512 },
+        { "attention.value_length", 512 },
+        { "attention.key_length_swa", 256 },
+        { "attention.value_length_swa", 256 },
+        { "attention.sliding_window", plan->window },
+        { "attention.shared_kv_layers", plan->sharing },
+        { "rope.dimension_count", 512 },
+        { "rope.dimension_count_swa", 256 },
+        { "embedding_length_per_layer_input", size->per_layer },
     };
-    for (size_t i = 0; i < COUNT_OF(numbers); i++) gguf_write_u32(w, numbers[i].key, numbers[i].value);
+    for (size_t i = 0; i < COUNT_OF(numbers); i++)
+        gguf_write_u32(w, key_of_shape(&k, plan, numbers[i].key), numbers[i].value);
     write_layers(plan, w);
-    gguf_write_f32(w, "gemma4.attention.layer_norm_rms_epsilon", 1e-6f);
-    gguf_write_f32(w, "gemma4.rope.freq_base", 1e6f);
-    gguf_write_f32(w, "gemma4.rope.freq_base_swa", 1e4f);
-    gguf_write_f32(w, "gemma4.final_logit_softcapping", 30);
+    gguf_write_f32(w, key_of_shape(&k, plan, "attention.layer_norm_rms_epsilon"), 1e-6f);
+    gguf_write_f32(w, key_of_shape(&k, plan, "rope.freq_base"), 1e6f);
+    gguf_write_f32(w, key_of_shape(&k, plan, "rope.freq_base_swa"), 1e4f);
+    gguf_write_f32(w, key_of_shape(&k, plan, "final_logit_softcapping"), 30);
+    if (size->canvas) write_canvas(plan, w);
     if (!size->experts) return;
-    gguf_write_u32(w, "gemma4.expert_count", size->experts);
-    gguf_write_u32(w, "gemma4.expert_used_count", size->experts_used);
-    gguf_write_u32(w, "gemma4.expert_feed_forward_length", size->expert_feed_forward);
+    gguf_write_u32(w, key_of_shape(&k, plan, "expert_count"), size->experts);
+    gguf_write_u32(w, key_of_shape(&k, plan, "expert_used_count"), size->experts_used);
+    gguf_write_u32(w, key_of_shape(&k, plan, "expert_feed_forward_length"), size->expert_feed_forward);
 }
 
 /* ---- the file ---- */

@@ -8,7 +8,7 @@
 #include "gguf/gguf.h"
 
 typedef struct {
-    const char *size;       /* "e2b", "e4b", "12b", "26b", "31b" */
+    const char *size;       /* "e2b", "e4b", "12b", "26b", "31b", "diffusion" */
     int         layers;     /* 0: all; otherwise the first n, with a full layer last and K/V sharing scaled down */
     const char *quant;      /* "q4_k_m", "q4_0", "q8_0", "f16"; NULL: q4_k_m */
     const char *flavour;    /* "llama.cpp" or "ollama": whose metadata and type mix; NULL: llama.cpp */

@@ -15,6 +15,7 @@ typedef struct {
     uint32_t    experts, experts_used, expert_feed_forward;
     bool        keys_are_values; /* full layers have no attn_v */
     bool        suppresses;      /* the file lists tokens that must not be sampled */
+    uint32_t    canvas;          /* tokens of a diffusion model's canvas; 0: it is none */
 } synth_size;
 
 /* The types of a file's matrices. */

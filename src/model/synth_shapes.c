@@ -23,6 +23,9 @@ static const synth_size sizes[] = {
     { .name = "31b", .label = "31B", .width = 5376, .layers = 60, .period = 6, .heads = 32, .kv_heads_sliding = 16,
       .kv_heads_full = 4, .window = 1024, .context = 262144, .feed_forward = 21504, .feed_forward_sharing = 21504,
       .keys_are_values = true },
+    { .name = "diffusion", .label = "diffusion-26B-A4B", .width = 2816, .layers = 30, .period = 6, .heads = 16, .kv_heads_sliding = 8,
+      .kv_heads_full = 2, .window = 1024, .context = 262144, .feed_forward = 2112, .feed_forward_sharing = 2112, .experts = 128,
+      .experts_used = 8, .expert_feed_forward = 704, .keys_are_values = true, .canvas = 256 },
 };
 /* clang-format on */
 
@@ -66,7 +69,7 @@ gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error 
         .size = find_size(options->size), .quant = find_quant(quant), .towers = options->towers, .seed = options->seed
     };
     if (!plan->size) {
-        fail(e, GM_BAD_ARGUMENT, "unknown size '%s': choose e2b, e4b, 12b, 26b or 31b",
+        fail(e, GM_BAD_ARGUMENT, "unknown size '%s': choose e2b, e4b, 12b, 26b, 31b or diffusion",
              options->size ? options->size : "");
         return GM_BAD_ARGUMENT;
     }
@@ -75,6 +78,8 @@ gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error 
     plan->ollama = strcmp(flavour, "ollama") == 0;
     if (!plan->ollama && strcmp(flavour, "llama.cpp") != 0)
         return fail(e, GM_BAD_ARGUMENT, "unknown flavour '%s': choose llama.cpp or ollama", flavour);
+    if (plan->ollama && plan->size->canvas)
+        return fail(e, GM_BAD_ARGUMENT, "Ollama has no diffusion models: choose the flavour llama.cpp");
     if (options->layers != 0 && (options->layers < 2 || options->layers > (int)plan->size->layers))
         return fail(e, GM_BAD_ARGUMENT, "%s can have 2 to %u layers, not %d", plan->size->name, plan->size->layers,
                     options->layers);
@@ -225,6 +230,7 @@ static void add_layers(synth_list *list) {
             ADD_VECTOR(list, FILL_BRANCH_NORM, d, "blk.%u.post_norm.weight", i);
         }
         ADD_VECTOR(list, FILL_LAYER_SCALE, 1, "blk.%u.layer_output_scale.weight", i);
+        if (plan->size->canvas) ADD_VECTOR(list, FILL_LAYER_SCALE, 1, "blk.%u.enc_layer_output_scale.weight", i);
     }
 }
 
@@ -232,7 +238,7 @@ gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **te
     const uint64_t d = plan->size->width, p = (uint64_t)plan->size->per_layer * plan->layers;
     const bool     towers = plan->towers && plan->ollama;
     synth_list     list;
-    TRY(synth_list_new(plan, 6 + (size_t)plan->layers * 24 + (towers ? TOWER_TENSORS : 0), a, &list, e));
+    TRY(synth_list_new(plan, 10 + (size_t)plan->layers * 25 + (towers ? TOWER_TENSORS : 0), a, &list, e));
 
     add_tensor(&list, FILL_MATRIX, plan->quant->embedding, d, plan->vocabulary, 0, "token_embd.weight");
     ADD_VECTOR(&list, FILL_ROPE, 256, "rope_freqs.weight");
@@ -244,6 +250,13 @@ gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **te
         ADD_VECTOR(&list, FILL_NORM, plan->size->per_layer, "per_layer_proj_norm.weight");
     }
     add_layers(&list);
+    if (plan->size->canvas) {
+        const uint64_t ff = plan->size->feed_forward;
+        ADD_VECTOR(&list, FILL_NORM, d, "self_cond_pre_norm.weight");
+        ADD_MATRIX(&list, d, ff, "self_cond_gate.weight");
+        ADD_MATRIX(&list, d, ff, "self_cond_up.weight");
+        ADD_MATRIX(&list, ff, d, "self_cond_down.weight");
+    }
     ADD_VECTOR(&list, FILL_OUTPUT_NORM, d, "output_norm.weight");
     if (towers) synth_add_towers(&list);
     if (list.failed) return fail_memory(e, "the list of tensors", list.capacity * sizeof *list.items);

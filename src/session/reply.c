@@ -240,13 +240,13 @@ static bool take_piece(gm_reply *r, gm_piece *piece) {
     return give_content(r, piece, over);
 }
 
-static gm_status reply_feed(gm_reply *r, str text, error *e) {
+gm_status reply_feed(gm_reply *r, str text, error *e) {
     if (r->parser) return output_parser_feed(r->parser, text, e);
     buffer_str(&r->content, text);
     return GM_OK;
 }
 
-gm_status reply_feed_token(gm_reply *r, int32_t token, error *e) {
+static gm_status reply_feed_token(gm_reply *r, int32_t token, error *e) {
     str text;
     TRY(detokenizer_add(&r->letters, r->session->engine->words, token, &text, e));
     return reply_feed(r, text, e);

@@ -83,32 +83,43 @@ static gm_status reply_show_canvas(gm_reply *r, gm_piece *piece, error *e) {
     return status;
 }
 
+/* Holds a token of the block, and adds its text. Whether the answer goes on is in r->phase. */
+static gm_status reply_take_token(gm_reply *r, int32_t token, bool fixed, buffer *text, error *e) {
+    const tokenizer *words = r->session->engine->words;
+    const bool       stop = tokenizer_is_stop(words, token);
+    str              letters;
+    if (stop && !fixed) {
+        reply_end_with(r, token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
+                                                                                   : GM_FINISH_STOP);
+        return GM_OK;
+    }
+    if (session_hold(r->session, token, &r->problem)) {
+        reply_end_with(r, GM_FINISH_LENGTH);
+        return GM_OK;
+    }
+    if (!stop) {
+        TRY(detokenizer_add(&r->letters, words, token, &letters, e));
+        buffer_str(text, letters);
+    }
+    if (++r->stats.reply_tokens >= r->max_tokens) reply_end_with(r, GM_FINISH_LENGTH);
+    return GM_OK;
+}
+
 /* The block is written: its tokens up to the end of the turn. */
 static gm_status reply_end_block(gm_reply *r, error *e) {
-    gm_session           *s = r->session;
-    const tokenizer      *words = s->engine->words;
-    const canvas_numbers *n = &s->canvas->numbers;
+    const canvas_numbers *n = &r->session->canvas->numbers;
     const size_t          before = (size_t)r->canvas.block * n->config.length;
+    buffer                text = { 0 };
+    gm_status             status = GM_OK;
     r->canvas.begun = false;
     r->canvas.block++;
     r->stats.blocks++;
-    for (size_t i = 0; i < n->config.length && r->phase == REPLY_WRITING; i++) {
-        const int32_t token = n->likeliest[i];
-        const bool    stop = tokenizer_is_stop(words, token);
-        if (stop && before + i >= r->canvas.fixed) {
-            reply_end_with(r, token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
-                                                                                       : GM_FINISH_STOP);
-            break;
-        }
-        if (session_hold(s, token, &r->problem)) {
-            reply_end_with(r, GM_FINISH_LENGTH);
-            break;
-        }
-        r->stats.reply_tokens++;
-        if (!stop) TRY(reply_feed_token(r, token, e));
-        if (r->stats.reply_tokens >= r->max_tokens) reply_end_with(r, GM_FINISH_LENGTH);
-    }
-    return GM_OK;
+    for (size_t i = 0; i < n->config.length && r->phase == REPLY_WRITING && !status; i++)
+        status = reply_take_token(r, n->likeliest[i], before + i < r->canvas.fixed, &text, e);
+    if (!status && text.failed) status = fail_memory(e, "the answer", text.length);
+    if (!status) status = reply_feed(r, buffer_view(&text), e);
+    buffer_free(&text);
+    return status;
 }
 
 gm_status reply_canvas_write(gm_reply *r, double deadline, gm_piece *piece, bool *told, error *e) {

@@ -49,8 +49,8 @@ struct gm_reply {
 
 /* What is written ends here. */
 void reply_end_with(gm_reply *r, gm_finish finish);
-/* The text of a token, on its way to the pieces. */
-gm_status reply_feed_token(gm_reply *r, int32_t token, error *e);
+/* Text on its way to the pieces, which are all taken before the next. */
+gm_status reply_feed(gm_reply *r, str text, error *e);
 
 /* reply_canvas.c: answers of diffusion models. */
 gm_status reply_canvas_options(gm_reply *r, const gm_reply_options *options, error *e);
