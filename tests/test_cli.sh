@@ -97,7 +97,7 @@ transcribe --prompt --format --max --mmproj --backend --kv --threads --precise -
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --parallel --queue --timeout --verbose --adapter --backend --kv --threads --precise --cpu
 check --backend --mmproj --image --audio --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --adapter --backend --precise --threads --cpu --json
-bench -p -n -d -r --parallel --profile --backend --kv --threads --precise --cpu --gpu-disable --json
+bench -p -n -d -r --parallel --steps --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --towers --seed
 adapter --json --quiet --ollama --type
 devices --json
@@ -783,6 +783,8 @@ run "a canvas with holes" 0 run $fixtures/tiny-diffusion.gguf --raw Hi --canvas 
 has "The red "
 run "steps of a canvas as JSON" 0 run $fixtures/tiny-diffusion.gguf Hi --steps 2 --max 40 --seed 1 --json
 has '"diffusion":{"blocks":2,"steps":4}'
+run "a canvas is measured" 0 bench $fixtures/tiny-diffusion.gguf -p 0 -d 20 -r 1 --steps 2 --json
+has '"block_tokens":32,"depth":20,"steps_per_block":2,"step_seconds":'
 run "a canvas for another model" 2 run "$dense" Hi --canvas "$scratch/canvas.txt"
 says "this model has no canvas"
 printf 'a [[x]]' >"$scratch/canvas.txt"

@@ -5,6 +5,7 @@
  * the CPU we feed random tokens instead: a model of random weights would repeat one token, whose experts and rows stay in
  * the cache. */
 
+#include "cli/bench_canvas.h"
 #include "cli/bench_media.h"
 #include "cli/bench_parallel.h"
 #include "cli/bench_profile.h"
@@ -26,7 +27,7 @@
 
 typedef struct {
     engine_values engine;
-    count_value   prefill, decode, depth, repeats, image, audio;
+    count_value   prefill, decode, depth, repeats, image, audio, steps;
     const char   *parallel, *profile;
     bool          json, quiet;
 } bench_values;
@@ -40,6 +41,8 @@ static const option bench_options[] = {
     COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and report the best; default 3"),
     TEXT_OPTION(bench_values, parallel, "parallel", 0, "LIST",
                 "also decode several sequences at once, such as 1,2,4,8: as many for each number"),
+    COUNT_OPTION(bench_values, steps, "steps", 0, "N", 1, 1023,
+                 "diffusion models: at most N steps for a block; default: the model's, 48"),
     COUNT_OPTION(bench_values, image, "image", 0, "N", 1, 1120,
                  "also encode pictures of N tokens, one and four at a time"),
     COUNT_OPTION(bench_values, audio, "audio", 0, "SECONDS", 1, 30,
@@ -68,6 +71,7 @@ typedef struct {
     bench_profile       profile;
     bench_parallel      parallel;
     bench_medium        media[2]; /* a picture, a sound */
+    bench_canvas        canvas;   /* of a diffusion model, in the place of decoding */
     progress            bar;
     size_t              steps_done, steps;
 } bench;
@@ -226,7 +230,8 @@ static gm_status bench_time_dispatches(bench *b, error *e) {
     b->timed = &b->profile.prefill;
     if (b->prefill) TRY(with_session(b, b->prefill, prefill_once, &ignored, e));
     b->timed = &b->profile.decode;
-    if (b->decode) TRY(with_session(b, max_size(b->depth, 1) + b->decode, decode_once, &ignored, e));
+    if (b->decode && !b->engine->denoiser)
+        TRY(with_session(b, max_size(b->depth, 1) + b->decode, decode_once, &ignored, e));
     b->timed = NULL;
     if (!b->parallel.count) return GM_OK;
     return bench_parallel_measure(&b->parallel, b->parallel.count - 1, &b->values->engine, b->engine, b->tokens,
@@ -251,8 +256,16 @@ static gm_status bench_measure(bench *b, error *e) {
         (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0) + b->parallel.count * b->repeats;
     if (status == GM_OK && b->prefill)
         status = measure_best(b, b->prefill, prefill_once, false, &b->prefill_seconds, e);
-    const size_t context = max_size(b->depth, 1) + b->decode;
-    if (status == GM_OK && b->decode)
+    const size_t context = max_size(b->depth, 1) + b->decode, steps = (size_t)b->values->steps.value;
+    for (size_t i = 0; status == GM_OK && b->engine->denoiser && b->decode && i <= b->repeats;
+         i++) { /* the first warms up */
+        if (i == 1) b->canvas = (bench_canvas){ 0 };
+        b->canvas.depth = max_size(b->depth, 1);
+        status =
+            bench_canvas_measure(&b->canvas, &b->values->engine, b->engine, b->tokens, steps ? steps : SIZE_MAX, e);
+        progress_update(&b->bar, ++b->steps_done, b->steps);
+    }
+    if (status == GM_OK && b->decode && !b->engine->denoiser)
         status = measure_best(b, context, decode_once, b->prefill > 0, &b->decode_seconds, e);
     for (size_t i = 0; i < b->parallel.count; i++) {
         for (size_t k = 0; status == GM_OK && k < b->repeats; k++) {
@@ -312,7 +325,8 @@ static int bench_print_json(const bench *b, const char *name) {
     report_text(&r, "device", b->info.device);
     report_count(&r, "threads", threads.given ? threads.value : physical_cores());
     report_phase(&r, "prefill", b->prefill, b->prefill_seconds, NULL);
-    report_phase(&r, "decode", b->decode, b->decode_seconds, &b->depth);
+    if (b->engine->denoiser) bench_canvas_report(&r, &b->canvas);
+    else report_phase(&r, "decode", b->decode, b->decode_seconds, &b->depth);
     if (b->parallel.count) bench_parallel_report(&r, &b->parallel);
     for (size_t i = 0; i < COUNT_OF(b->media); i++) bench_medium_report(&r, &b->media[i], i == 1);
     report_count(&r, "bytes_per_token", b->info.bytes_per_token);
@@ -343,7 +357,8 @@ static void bench_print_text(const bench *b, const char *name) {
     if (b->prefill)
         printf("prefill   %.2f tokens per second (%zu tokens)\n", tokens_per_second(b->prefill, b->prefill_seconds),
                b->prefill);
-    if (b->decode) {
+    bench_canvas_print(&b->canvas);
+    if (b->decode && !b->engine->denoiser) {
         printf("decode    %.2f tokens per second (%zu tokens at depth %zu)\n",
                tokens_per_second(b->decode, b->decode_seconds), b->decode, b->depth);
         printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
@@ -364,6 +379,8 @@ static gm_status bench_model(bench *b, const char *given, arena *memory, error *
     b->load_seconds = clock_seconds() - start;
     if (status != GM_OK) return status;
     gm_engine_get_info(b->engine, &b->info);
+    if (b->engine->denoiser && b->parallel.count)
+        return fail(e, GM_BAD_ARGUMENT, "--parallel decodes token by token, which a diffusion model does not");
     TRY(bench_check_profile(b, e));
     progress_start(&b->bar, "measuring", PROGRESS_STEPS, !b->values->json && !b->values->quiet);
     status = bench_measure(b, e);
@@ -414,7 +431,10 @@ const command command_bench = {
         "Prints the speed of prefill (the prompt, computed in batches) and of decode (the answer, token by token) in "
         "tokens per second, with --image and --audio the time that the towers take, the weights read per decoded token "
         "and the resulting bandwidth, the time to open the model, and peak and private memory (without the mapped "
-        "file). Speeds are the best of R runs after a warm-up. With "
+        "file). Speeds are the best of R runs after a warm-up. Of a diffusion model it measures a block of its canvas "
+        "behind "
+        "D tokens instead of decode: tokens per second, steps of the block and the time of a step; with random weights "
+        "a block takes all of its steps. With "
         "--parallel, decodes several sequences at once, as a server does, and prints tokens per second in total and "
         "per "
         "sequence; if there are several adapters, the sequences take turns with them. With --profile, one more run "
@@ -426,6 +446,7 @@ const command command_bench = {
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
                 "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n"
                 "  gemmule bench e2b.gguf -p 0 -n 128 -d 128 --parallel 1,2,4,8\n"
+                "  gemmule bench diffusion.gguf -p 0 -d 1000 --steps 16\n"
                 "  gemmule bench e2b.gguf --backend gpu -d 4096 --profile e2b.svg\n"
                 "  gemmule bench e2b.gguf --mmproj e2b.mmproj.gguf -p 0 -n 0 --image 280 --audio 30\n",
     .groups = groups,
