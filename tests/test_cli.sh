@@ -973,6 +973,15 @@ if ! grep -q __asan_init "$program"; then # which needs terabytes of addresses; 
     done
     program=$built
     rm "$scratch/huge.gguf"
+    # Merging holds some rows at a time: 280 MB with 32 MB, and the stacks of its threads.
+    run "a large model" 0 synth 12b "$scratch/large.gguf" --layers 2 --vocabulary 512 --quiet
+    run "an adapter for it" 0 adapter random "$scratch/large.gguf" "$scratch/large-adapter.gguf" --rank 2 --quiet
+    narrow() { (ulimit -d $((32768 + $(nproc) * 9216)) && exec "$built" "$@"); }
+    program=narrow
+    run "merge in little memory" 0 adapter merge "$scratch/large.gguf" "$scratch/large-adapter.gguf" "$scratch/large-merged.gguf" --quiet
+    program=$built
+    equals "the merged model" "$(stat -c %s "$scratch/large-merged.gguf")" "$(stat -c %s "$scratch/large.gguf")"
+    rm "$scratch"/large*
 fi
 
 # ---- the model in the box ----
