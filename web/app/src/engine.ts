@@ -1,6 +1,7 @@
 // The package as the app uses it. Only this file knows the package's interface.
 
-import { AdapterStore, Gemmule, GemmuleError, ModelCache, OllamaFolder, TrainingStore, type Adapter, type Dataset, type Engine, type Session, type Source, type Training } from '../../src/api/index.ts';
+import { AdapterStore, Gemmule, GemmuleError, ModelCache, OllamaFolder, TrainingStore } from '../../src/api/index.ts';
+import type { Adapter, Dataset, Engine, Session, Source, Training } from '../../src/api/index.ts';
 import type {
     AdapterForm, AdapterReport, AdapterSource, Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, KeptAdapter, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
     DatasetOptions, DataPreview, DataReport, DataSource, KeptTraining, ReplyStats, Sampling, SessionOptions, TrainingEvent, TrainingOptions, TrainingResult, TrainingSettings, TrainingState,

@@ -15,7 +15,8 @@
 
 import type { WireError } from '../core/errors.ts';
 import type {
-    AdapterFile, AdapterForm, AdapterInfo, AdapterReport, Backend, CoreTrainingEvent, DataOptions, DataPreview, DataProgress, DataReport, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
+    AdapterFile, AdapterForm, AdapterInfo, AdapterReport, Backend, CoreTrainingEvent, DataOptions, DataPreview, DataProgress, DataReport,
+    DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
     SessionOptions, EngineOptions, TrainingEnd, TrainingHistory, TrainingSettings, TrainingState,
 } from '../core/types.ts';
 import type { StoreProgress } from '../sources/store.ts';

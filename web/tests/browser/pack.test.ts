@@ -31,7 +31,8 @@ before(async () => {
         execFileSync('npm', ['pack', '--json', '--ignore-scripts', '--pack-destination', project], { cwd: 'web', encoding: 'utf8' }),
     ) as [{ filename: string; files: { path: string }[] }];
     const paths = files.map(({ path }) => path);
-    const wanted = ['index.js', 'worker.js', 'microphone_worklet.js', 'node.js', 'gemmule.wasm', 'gemmule-threads.wasm', 'gemmule-train.wasm', 'gemmule-train-threads.wasm', 'notices.txt'].map((name) => `dist/${name}`);
+    const modules = ['gemmule', 'gemmule-threads', 'gemmule-train', 'gemmule-train-threads'].map((name) => `${name}.wasm`);
+    const wanted = ['index.js', 'worker.js', 'microphone_worklet.js', 'node.js', ...modules, 'notices.txt'].map((name) => `dist/${name}`);
     for (const path of ['README.md', 'LICENSE', 'package.json', ...wanted]) {
         assert.ok(paths.includes(path), `${path} is not in the package`);
     }

@@ -69,7 +69,10 @@ function Unfinished(): JSX.Element | null {
                 return (
                     <div key={name} class="card">
                         <div>
-                            <p><strong>{name}</strong> <span class="quiet">{end === 'complete' ? 'is learned' : state ? `got as far as step ${state.step} of ${state.steps}` : 'has not learned anything yet'}</span></p>
+                            <p>
+                                <strong>{name}</strong>{' '}
+                                <span class="quiet">{end === 'complete' ? 'is learned' : state ? `got as far as step ${state.step} of ${state.steps}` : 'has not learned anything yet'}</span>
+                            </p>
                             <progress max={100} value={done} aria-label={`Progress of ${name}`} />
                             {(problem !== '' || other) && <p class="quiet">{problem !== '' ? problem : `Load ${of.name} to go on.`}</p>}
                         </div>

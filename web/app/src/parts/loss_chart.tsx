@@ -49,7 +49,9 @@ export function LossChart({ losses, evaluations, steps }: LossChartProps): JSX.E
                 {losses.length > 1 && <path class="loss-area" d={`${path}L${end.toFixed(1)} ${y(0)}L${x(1)} ${y(0)}Z`} />}
                 <path class="loss-raw" d={line(losses)} />
                 <path class="chart-line" d={path} />
-                {evaluations.length > 1 && <path class="chart-line-before" d={evaluations.map(({ step, loss }, at) => `${at === 0 ? 'M' : 'L'}${x(Math.max(1, step)).toFixed(1)} ${y(loss).toFixed(1)}`).join('')} />}
+                {evaluations.length > 1 && (
+                    <path class="chart-line-before" d={evaluations.map(({ step, loss }, at) => `${at === 0 ? 'M' : 'L'}${x(Math.max(1, step)).toFixed(1)} ${y(loss).toFixed(1)}`).join('')} />
+                )}
                 {evaluations.map(({ step, loss }) => <circle key={step} class="loss-dot" cx={x(Math.max(1, step))} cy={y(loss)} r="4.5" />)}
                 {losses.length > 0 && <circle class="chart-dot" cx={end} cy={y(smoothed(losses).at(-1)!)} r="4.5" />}
                 <text class="chart-label" x={LEFT} y={HEIGHT - 8}>1</text>

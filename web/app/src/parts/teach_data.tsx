@@ -72,7 +72,9 @@ function Preview({ count }: { count: number }): JSX.Element {
             {shown.sequences.map((sequence, at) => (
                 <div key={at}>
                     {shown.sequences.length > 1 && <p class="quiet">{at === 0 ? 'Better' : 'Worse'}</p>}
-                    <pre tabIndex={0} aria-label="An example; what counts is marked">{sequence.parts.map(({ text, counts }, part) => (counts ? <mark key={part}>{text}</mark> : <span key={part}>{text}</span>))}</pre>
+                    <pre tabIndex={0} aria-label="An example; what counts is marked">
+                        {sequence.parts.map(({ text, counts }, part) => (counts ? <mark key={part}>{text}</mark> : <span key={part}>{text}</span>))}
+                    </pre>
                     <p class="quiet hint-line">
                         {countOf(sequence.tokens, 'token')}, of which the {number(sequence.counted)} that are marked are learned.
                         {sequence.truncated && ' It is cut off.'}{shown.evaluation && ' It is kept for evaluation.'}
