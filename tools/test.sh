@@ -5,8 +5,8 @@
 #
 # `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
 # watched, 500 greedy tokens on the GPU and the CPU, every case of the op test on WebAssembly and in the browsers, every row of the
-# benchmark of kernels, every question to the model in the box, its pictures in a page, a training on the GPU in Node, and 2,000
-# requests to a server on the CPU and on the GPU.
+# benchmark of kernels, every question to the model in the box, all its pictures and sounds on the GPU, natively and in a page, a
+# training on the GPU in Node, and 2,000 requests to a server on the CPU and on the GPU.
 #
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
@@ -120,7 +120,7 @@ with_gpu=(env "VK_ICD_FILENAMES=$(dpkg -L chromium chromium-common 2>/dev/null |
 # ---- long tests --------------------------------------------------------------------------------------------------------
 
 if [ "${1-}" = long ]; then
-    limit=7200
+    limit=14400
     build release
     build wasm
     step web-package node web/build.mjs
@@ -128,9 +128,6 @@ if [ "${1-}" = long ]; then
     plan test_serve_storm node tests/test_serve_storm.mjs build/gemmule long
     plan test_serve_storm-gpu "${with_gpu[@]}" node tests/test_serve_storm.mjs build/gemmule long gpu
     plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
-    for kind in pictures sounds; do
-        plan "eval-gpu-$kind" "${with_gpu[@]}" build/gemmule eval box "tests/box/$kind.jsonl" --backend gpu --least 85 --quiet
-    done
     for test in browser/gpu_pages browser/package core_gpu gpu_wasm box; do
         plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
     done
@@ -176,7 +173,8 @@ for preset in asan release; do
         plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-for test in test_adapters test_adapter_targets test_tower_adapters test_canvas test_decoder test_records test_rows test_model test_load test_media test_soft test_session test_threads test_towers test_video; do
+for test in test_adapters test_adapter_targets test_tower_adapters test_canvas test_decoder test_records test_rows test_model test_load \
+    test_media test_soft test_session test_threads test_towers test_video; do
     plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
 done
 plan asan-test_store-gpu "${with_gpu[@]}" build/asan/test_store gpu # random walks

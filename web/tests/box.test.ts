@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { test } from 'node:test';
 import { Gemmule, type Message } from '../src/node.ts';
 import { ROOT, WASM, scratch } from './support/models.ts';
@@ -109,3 +109,19 @@ test('in conversations of 20 turns its answers are words, and none of them is a 
     const advice = answersOf(['How do I load a bigger model?', 'Who was Mozart?'].map((content) => ({ task: 'advice', messages: [{ role: 'user', content }] })));
     for (const text of advice) assert.match(text, /[Oo]pen Models and pick a bigger one/);
 });
+
+// A GPU in software takes most of an hour for all of them; `test_media gpu` asks some.
+if (LONG) {
+    test('the program sees and hears the same on the GPU as on the CPU', () => {
+        const set = scratch('media.jsonl');
+        const beside = (name?: string) => name && relative(dirname(set), join(ROOT, 'tests/box', name));
+        const asked = ['pictures', 'sounds'].flatMap((name) => readFileSync(join(ROOT, `tests/box/${name}.jsonl`), 'utf8').trim().split('\n'))
+            .map((line) => JSON.parse(line) as Question & { image?: string; audio?: string })
+            .map((question) => ({ ...question, check: { exact: [''] }, image: beside(question.image), audio: beside(question.audio) })); // `--json` lists the wrong ones
+        writeFileSync(set, asked.map((question) => `${JSON.stringify(question)}\n`).join(''));
+        process.env['VK_ICD_FILENAMES'] ??= swiftShader();
+        const [cpu, gpu] = ['cpu', 'gpu'].map((backend) => (JSON.parse(evaluate(set, '--json', '--backend', backend)) as { wrong: { answer: string }[] }).wrong.map(({ answer }) => answer));
+        assert.equal(cpu!.length, 120);
+        assert.deepEqual(gpu, cpu);
+    });
+}
