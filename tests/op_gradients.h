@@ -556,6 +556,8 @@ static void test_gradients(const backend *b) {
     }
     test_matmul_back(b, TYPE_F16, 1, 33, 5);
     test_matmul_back(b, TYPE_Q4_0, 67, 288, 65);
+    test_matmul_back(b, TYPE_Q4_K, 140, 256, 37);
+    test_matmul_back(b, TYPE_F16, 33, 100, 40);
     test_matmul_back(b, TYPE_Q6_K, 2, 256, 400);
     test_matmul_back(b, TYPE_F16, 3, 64, 600); /* so few results that the rows are divided */
     test_matmul_back_tiles(b);

@@ -122,7 +122,7 @@ const rows = [
     ["shrinks.wgsl", "return scale * vec4<f32>(", "return 9.0 * scale * vec4<f32>(", layers("adapters of values")],
     ["slots.wgsl", "return index % s.count;", "return min(index, s.count - 1u);", cases("attention F16 5 · 5 × 3/1")],
     ["slots.wgsl", "index < s.prefix_end", "index <= s.prefix_end", records],
-    ["states.wgsl", "state[(at.z * rank + first + r) * n + i] += factor", "state[(at.z * rank + first + r) * n + i] = factor * 2.0", cases("gradients of an adapter of a product, 5")],
+    ["states.wgsl", "state[(group.z * rank + first + part) * n + i] += factor", "state[(group.z * rank + first + part) * n + i] = factor * 2.0", cases("gradients of an adapter of a product, 5")],
     ["states.wgsl", "if (run.records[t].id == id) { return; }", "", cases("gradients of an adapter of an embedding")],
     ["states.wgsl", "sqrt(v * rates[6])", "sqrt(v)", cases("adamw of 37")],
     ["tile.wgsl", "= clip_result(to, sum);", "= clip_result(to, -sum);", cases("experts F32 33 × [8")],

@@ -7,7 +7,7 @@
 //   dispatch (k / 64 rounded up, splits, columns / tile_columns rounded up), and with EXPERTS (k / 64, entries of the list of tiles, 1)
 //
 // A workgroup computes 64 values of up to 16 · EACH columns. Each step takes 16 rows: two chunks of 32 weights of each, and their part of
-// the columns. A thread has two quads of EACH columns. Splits divide the rows: each takes split_rows of them, and writes its sums
+// the columns, in quads of columns. A thread has two quads of values of EACH columns: FOURS quads, or with 0 fewer than a quad. Splits divide the rows: each takes split_rows of them, and writes its sums
 // y_split_stride after those of the split before it; matmul_sum.wgsl adds them.
 //
 // ONLINE: a chunk of CANVAS_HEAD (canvas_head.wgsl), whose rows `numbers` tell, binding 4. d are the chunk's exponentials, and behind them
@@ -32,6 +32,7 @@ const threads = 128u;
 const step    = 16u;
 const each    = ${EACH}u;
 const tile_columns = 16u * each;
+const stride = tile_columns / 4u + 1u; // of d_tile
 
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> d:       array<f32>;
@@ -58,7 +59,7 @@ var<workgroup> list:  vec4<u32>; // the tile's first pair in `groups`, its colum
 #endif
 
 var<workgroup> w_tile: array<vec4<f32>, step * 16u>;         // [row, quad]
-var<workgroup> d_tile: array<f32, step * (tile_columns + 1u)>; // [row, column]
+var<workgroup> d_tile: array<vec4<f32>, step * stride>; // [row, quad of columns]
 
 struct Place { first: u32, columns: u32, w: u32 } // the first column, or pair; their number; the first row of the matrix in the tile
 
@@ -128,22 +129,34 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let four = pair_weights((place.w + min(row + w_row, rows - 1u)) * chunks + w_chunk, thread % 4u);
         w_tile[w_at] = four.low;
         w_tile[w_at + 4u] = four.high;
-        for (var c = thread / 16u; c < tile_columns; c += threads / 16u) {
-            var value = 0.0;
-            if (c < place.columns && row + d_row < end) {
-                value = d[x_offset + column_of(place, c) * x_token_stride + first_row + row + d_row];
+        for (var q = thread / 16u; q < tile_columns / 4u; q += threads / 16u) {
+            var four = vec4<f32>();
+            for (var i = 0u; i < 4u; i++) {
+                if (4u * q + i < place.columns && row + d_row < end) {
+                    four[i] = d[x_offset + column_of(place, 4u * q + i) * x_token_stride + first_row + row + d_row];
+                }
             }
-            d_tile[d_row * (tile_columns + 1u) + c] = value;
+            d_tile[d_row * stride + q] = four;
         }
         workgroupBarrier();
         for (var r = 0u; r < step; r++) {
             let first = w_tile[r * 16u + quad];
             let second = w_tile[r * 16u + 8u + quad];
+#if FOURS
+            for (var q = 0u; q < ${FOURS}u; q++) {
+                let four = d_tile[r * stride + at / 4u + q];
+                for (var i = 0u; i < 4u; i++) {
+                    sums[8u * q + 2u * i]      += first * four[i];
+                    sums[8u * q + 2u * i + 1u] += second * four[i];
+                }
+            }
+#else
             for (var c = 0u; c < each; c++) {
-                let value = d_tile[r * (tile_columns + 1u) + at + c];
+                let value = d_tile[r * stride + (at + c) / 4u][(at + c) % 4u];
                 sums[2u * c]      += first * value;
                 sums[2u * c + 1u] += second * value;
             }
+#endif
         }
         workgroupBarrier();
     }

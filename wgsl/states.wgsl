@@ -3,8 +3,9 @@ enable subgroups;
 #endif
 // Parameters of adapters and their states, which are f32 vectors (src/graph/graph.h has the formulas).
 //
-//   KIND gradient  state[e, r, i] += factor · Σ p[t, u, slot · rank + r] · q[t, u or 0, i] over the entries t and their rows u, in this order;
-//                  ROUTED: over those that routes send to expert e     dispatch (n / 64 rounded up, rank / 4 rounded up, experts)
+//   KIND gradient  state[e, r, i] += factor · Σ p[t, u, slot · rank + r] · q[t, u or 0, i] over the entries t and their rows u, in a fixed order;
+//                  ROUTED: over those that routes send to expert e     dispatch (n / 32 rounded up, rank / 8 rounded up, experts)
+//                  A workgroup has 32 values and 8 ranks; eighths of it add every 8th row each, and their sums are added in order
 //        look_up   state[id, r] += factor · Σ p[t, slot · rank + r] over the tokens with this id; the first of them adds all
 //                  dispatch (rank / 64 rounded up, entries, 1)
 //        squares   out[0] = Σ state², plus before[0] with MORE           dispatch (1, 1, 1)
@@ -39,23 +40,55 @@ override q_token_stride: u32 = 0u;
 @group(0) @binding(4) var<storage, read_write> routes: array<u32>;
 #endif
 
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) at: vec3<u32>) {
-    let i = at.x;
-    let first = at.y * 4u;
-    if (i >= n) { return; }
-    var sums = vec4<f32>();
-    for (var t = 0u; t < ${COUNT}; t++) {
-        for (var u = 0u; u < rows; u++) {
+const lanes  = 32u;
+const parts  = 8u;
+const ranks  = 8u;
+const step   = 32u; // rows at a time
+
+var<workgroup> p_tile: array<vec4<f32>, step * 2u>;              // [row, ranks / 4]
+var<workgroup> others: array<vec4<f32>, lanes * parts * 2u>;     // [part, ranks / 4, lane]
+
+fn p_four(row: u32, at: u32, first: u32) -> vec4<f32> {
+    var four = vec4<f32>();
+    if (row >= ${COUNT} * rows) { return four; }
+    let begin = p_offset + row / rows * p_token_stride + row % rows * p_row_stride + slot * rank;
+    for (var r = 0u; r < 4u; r++) { four[r] = p[begin + min(first + 4u * at + r, rank - 1u)]; }
+    return four;
+}
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let lane = thread % lanes;
+    let part = thread / lanes;
+    let i = group.x * lanes + lane;
+    let first = group.y * ranks;
+    let end = ${COUNT} * rows;
+    var low = vec4<f32>();
+    var high = vec4<f32>();
+    for (var base = 0u; base < end; base += step) {
+        if (thread < 2u * step) { p_tile[thread] = p_four(base + thread / 2u, thread % 2u, first); }
+        workgroupBarrier();
+        for (var j = part; j < step && base + j < end; j += parts) {
+            let t = (base + j) / rows;
+            let u = (base + j) % rows;
 #if ROUTED
-            if (routes[t * 2u * rows + u] != at.z) { continue; }
+            if (routes[t * 2u * rows + u] != group.z) { continue; }
 #endif
-            let value = q[q_offset + t * q_token_stride + u * q_row_stride + i];
-            let row = p_offset + t * p_token_stride + u * p_row_stride + slot * rank;
-            for (var r = 0u; r < 4u; r++) { sums[r] += p[row + min(first + r, rank - 1u)] * value; }
+            if (i < n) {
+                let value = q[q_offset + t * q_token_stride + u * q_row_stride + i];
+                low += p_tile[2u * j] * value;
+                high += p_tile[2u * j + 1u] * value;
+            }
         }
+        workgroupBarrier();
     }
-    for (var r = 0u; r < 4u && first + r < rank; r++) { state[(at.z * rank + first + r) * n + i] += factor * sums[r]; }
+    others[part * 2u * lanes + lane] = low;
+    others[(part * 2u + 1u) * lanes + lane] = high;
+    workgroupBarrier();
+    // A thread ends one rank of one value.
+    var sum = 0.0;
+    for (var other = 0u; other < parts; other++) { sum += others[(other * 2u + part / 4u) * lanes + lane][part % 4u]; }
+    if (i < n && first + part < rank) { state[(group.z * rank + first + part) * n + i] += factor * sum; }
 }
 #elif KIND == look_up
 @compute @workgroup_size(64)

@@ -130,7 +130,7 @@ static gpu_kernel dropout_kernel(const op *o, uint32_t count) {
     kernel_define(&k, "COUNT", gradient_count(o->out));
     kernel_constant(&k, "n", (double)x->ne[0]);
     kernel_constant(&k, "rows", (double)x->ne[1]);
-    kernel_constant(&k, "number", o->stream);
+    kernel_number(&k, (float)o->stream); /* each adapter has a stream of its own, and all share a pipeline */
     kernel_constant(&k, "below", ceil((double)o->factor * 4294967296.0)); /* a probability below 1 */
     kernel_constant(&k, "scale", (double)(1 / (1 - o->factor)));
     gradient_place(&k, 0, x, 1);
@@ -138,6 +138,7 @@ static gpu_kernel dropout_kernel(const op *o, uint32_t count) {
     kernel_bind(&k, BIND_OUT);
     kernel_bind(&k, BIND_RUN);
     kernel_bind(&k, BIND_IN + 1);
+    kernel_bind(&k, BIND_NUMBERS);
     return k;
 }
 
@@ -199,8 +200,8 @@ static gpu_kernel lora_gradient_kernel(const op *o, uint32_t count) {
     kernel_constant(&k, "q_token_stride", (double)q->token_stride);
     kernel_bind(&k, BIND_IN + 2);
     if (routes) kernel_bind(&k, BIND_IN + 3);
-    k.x = rounded_up(n, 64);
-    k.y = rounded_up(o->rank, 4);
+    k.x = rounded_up(n, 32);
+    k.y = rounded_up(o->rank, 8);
     k.z = (uint32_t)(o->in[1]->ne[0] / (o->rank * n));
     return k;
 }
@@ -283,7 +284,10 @@ gm_status gpu_attention_back_kernel(const op *o, const gpu_kv *kv, uint32_t toke
 enum { BACK_VALUES = 64, BACK_MOST_SPLITS = 16, BACK_LEAST_ROWS = 256, BACK_WORKGROUPS = 512 };
 
 /* Columns of a thread. */
-static uint32_t back_each(const gpu_back_job *job) { return job->used ? job->columns / 16 : job->tokens <= 16 ? 1 : 4; }
+static uint32_t back_each(const gpu_back_job *job) {
+    if (job->used) return job->columns / 16;
+    return job->tokens <= 16 ? 1 : job->tokens <= 64 ? 4 : 8;
+}
 
 /* Among how many workgroups the rows of a tile are divided. */
 static uint32_t back_tile_splits(const gpu_info *info, const gpu_back_job *job, uint32_t rows) {
@@ -316,7 +320,7 @@ uint64_t gpu_back_partial_bytes(const gpu_info *info, const gpu_back_job *job) {
 
 uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_job *job, uint32_t number,
                          uint32_t before) {
-    static const char *const words[] = { "0", "1", "2", "3", "4" };
+    static const char *const words[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8" };
     const weight_tile        tile = back_tile(job, number);
     const uint32_t           each = back_each(job), k = job->weights->k;
     const bool               partial = gpu_back_splits(info, job) > 1;
@@ -329,6 +333,7 @@ uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_j
     kernel_define(out, "EXPERTS", kernel_flag(job->used > 0));
     kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
     kernel_define(out, "EACH", words[each]);
+    kernel_define(out, "FOURS", words[each / 4]);
     kernel_constant(out, "k", k);
     kernel_constant(out, "rows", rows);
     kernel_constant(out, "first_row", job->used ? 0 : tile.first_row);

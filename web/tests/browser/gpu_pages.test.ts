@@ -64,8 +64,15 @@ const MEDIA_CHECKS: (PageCheck & { lines: number; least?: number; onGpu?: boolea
     checkOf('scratch/tiny-mm-bidir-ollama.gguf', 'tiny-mm-bidir', 5, PNG, ['--audio', 'scratch/tiny-mm-bidir.wav'], FROM_FILE),
     { ...checkOf('tiny-unified', 'tiny-unified', 6, towers('tiny-unified'), WAV, GIVEN), onGpu: true },
     checkOf('tiny-unified', 'tiny-unified', 6, towers('tiny-unified'), PNG, WAV, FROM_FILE),
-    { ...checkOf('tiny-mm', 'tiny-mm-video', 6, towers('tiny-mm'), VIDEO, FROM_FILE), frames: FRAMES, onGpu: true },
+    { ...checkOf('tiny-mm', 'tiny-mm-video', 6, towers('tiny-mm'), VIDEO, FROM_FILE), files: FRAMES, onGpu: true },
 ];
+
+/* Loss, gradients and steps of training. */
+const trainCheck = (model: string, lines: number) => ({
+    ...checkOf(model, `${model}-lora`, lines, ['--adapter', fixture(`${model}-lora`), '--precise', '--tolerance', '1e-3']),
+    files: ['adapter_config.json', 'adapter_model.safetensors'].map((file) => fixture(`${model}-lora/${file}`)),
+});
+const TRAIN_CHECKS = [trainCheck('tiny-dense', 75), trainCheck('tiny-moe', 43)];
 
 // Chromium passes the self-check in the tests of the package and of the app.
 const [CHECKED, UNCHECKED] = ['/wasm/gemmule.wasm', '/wasm/gemmule-unchecked.wasm'];
@@ -199,6 +206,17 @@ for (const kind of BROWSERS) {
             assert.equal(errors.length, lines, output);
             assert.match(output, gpu ? /^ran on the GPU$/m : /^ran on the CPU$/m);
             assert.ok(Math.max(...errors) > least, 'a JPEG is not the PNG');
+        }
+    });
+
+    test(`${name}: check training`, async () => {
+        const checks: (PageCheck & { lines: number })[] = [...TRAIN_CHECKS, ...(name === 'Chromium' ? [{ ...TRAIN_CHECKS[0]!, gpu: true }] : [])];
+        const reports = (await call(await pageOf(kind), 'program.ts', 'runChecksInPage', '/wasm/check_wasm.wasm', checks)) as { status: number; output: string }[];
+        for (const [i, { status, output }] of reports.entries()) {
+            const { args, lines, gpu = false } = checks[i]!;
+            assert.equal(status, 0, `${args.join(' ')}:\n${output}`);
+            assert.equal(output.match(/^(logits|loss|grad\.\S+|adamw_losses) \d\.\d+e[+-]\d+$/gm)?.length, lines, output);
+            assert.match(output, gpu ? /^ran on the GPU$/m : /^ran on the CPU$/m);
         }
     });
 

@@ -118,8 +118,8 @@ export async function runInPage(url: string, args: string[]): Promise<{ status: 
 export interface PageCheck {
     /** As on the command line; names of files are paths below the server's root. */
     args: string[];
-    /** The frames of a video, whose folder is an argument. */
-    frames?: string[];
+    /** The files of a folder that is an argument: the frames of a video, or an adapter. */
+    files?: string[];
     gpu?: boolean;
 }
 
@@ -139,9 +139,9 @@ export async function runChecksInPage(url: string, checks: PageCheck[]): Promise
     const module = await WebAssembly.compileStreaming(fetch(url));
     const { pageGpu } = await import('./page_gpu.ts');
     const results = [];
-    for (const { args, frames = [], gpu = false } of checks) {
+    for (const { args, files: inFolders = [], gpu = false } of checks) {
         const files = new Map<string, Uint8Array>();
-        for (const path of [...args, ...frames].filter((arg) => /\.(gguf|png|jpg|wav)$/.test(arg))) {
+        for (const path of [...args.filter((arg) => /\.(gguf|png|jpg|wav)$/.test(arg)), ...inFolders]) {
             const file = await (await fetch(`/${path}`)).blob();
             files.set(path, path.endsWith('.jpg') ? await decodedPicture(file) : new Uint8Array(await file.arrayBuffer()));
         }
