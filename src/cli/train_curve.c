@@ -55,24 +55,26 @@ static void curve_axes(train_curve *c) {
         buffer_printf(&c->out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", CURVE_LEFT - 8, y + 4,
                       c->low + i * mark);
     }
-    for (double step = 0; step <= (double)c->steps; step += steps)
-        buffer_printf(&c->out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n", curve_x(c, step),
-                      CURVE_HEIGHT - CURVE_BOTTOM + 18, step);
+    for (size_t i = 0; (double)i * steps <= (double)c->steps; i++)
+        buffer_printf(&c->out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n",
+                      curve_x(c, (double)i * steps), CURVE_HEIGHT - CURVE_BOTTOM + 18, (double)i * steps);
     buffer_printf(&c->out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">steps</text>\n", CURVE_WIDTH - CURVE_RIGHT,
                   CURVE_HEIGHT - 6);
 }
 
-/* At most a thousand points, each the mean of its steps; with `smooth`, an average that forgets a tenth each time. */
-static void curve_steps(train_curve *c, double smooth, const char *style) {
-    const size_t every = c->steps / 1000 + 1;
-    double       mean = (double)c->losses[0];
+/* At most a thousand points, each the mean of its steps; if smooth, averaged over about a tenth of them that came before. */
+static void curve_steps(train_curve *c, bool smooth, const char *style) {
+    const size_t every = c->steps / 1000 + 1, points = c->steps / every + 1;
+    const double keeps = smooth ? fmin(0.95, (double)points / (double)(points + 10)) : 0;
+    double       mean = 0, weight = 0;
     buffer_printf(&c->out, "<polyline fill=\"none\" %s points=\"", style);
     for (size_t first = 0; first < c->steps; first += every) {
         const size_t end = min_size(first + every, c->steps);
         double       sum = 0;
         for (size_t i = first; i < end; i++) sum += (double)c->losses[i];
-        mean = smooth * mean + (1 - smooth) * sum / (double)(end - first);
-        buffer_printf(&c->out, "%.1f,%.1f ", curve_x(c, (double)end), curve_y(c, mean));
+        mean = keeps * mean + (1 - keeps) * sum / (double)(end - first);
+        weight = keeps * weight + 1 - keeps;
+        buffer_printf(&c->out, "%.1f,%.1f ", curve_x(c, (double)end), curve_y(c, mean / weight));
     }
     buffer_text(&c->out, "\"/>\n");
 }
@@ -102,8 +104,8 @@ gm_status train_curve_save(const gm_training *t, const char *path, error *e) {
                   "font-size=\"12\" fill=\"#888\">\n<title>Loss of %zu steps: %.4f at first, %.4f at last</title>\n",
                   CURVE_WIDTH, CURVE_HEIGHT, c.steps, (double)c.losses[0], (double)c.losses[c.steps - 1]);
     curve_axes(&c);
-    curve_steps(&c, 0, "stroke=\"#3b82c4\" stroke-opacity=\"0.35\"");
-    curve_steps(&c, 0.9, "stroke=\"#3b82c4\" stroke-width=\"2\"");
+    curve_steps(&c, false, "stroke=\"#3b82c4\" stroke-opacity=\"0.35\"");
+    curve_steps(&c, true, "stroke=\"#3b82c4\" stroke-width=\"2\"");
     curve_evaluations(&c);
     buffer_printf(&c.out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#3b82c4\">loss</text>\n</svg>\n",
                   CURVE_WIDTH - CURVE_RIGHT, CURVE_TOP + 12);

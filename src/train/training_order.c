@@ -30,11 +30,13 @@ static void order_join(training_order *p, const dataset *d, const training_setti
 
 gm_status training_order_make(training_order *p, const dataset *d, const training_settings *s, bool eval,
                               uint64_t epoch, error *e) {
+    const size_t most = training_run_tokens(d, s);
     training_order_free(p);
-    TRY(dataset_epoch(d, eval, s->o.seed, epoch, 0, &p->order, e));
+    TRY(dataset_epoch(d, eval, s->o.seed, epoch, eval ? most : 0, &p->order, e)); /* evaluations have full runs */
+    if (eval) return GM_OK;
     p->first = calloc(p->order.count + 1, sizeof *p->first);
     if (!p->first) return fail_memory(e, "the order of the examples", p->order.count * sizeof *p->first);
-    order_join(p, d, s, training_run_tokens(d, s));
+    order_join(p, d, s, most);
     return GM_OK;
 }
 

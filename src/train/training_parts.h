@@ -29,7 +29,7 @@ typedef struct {
 } training_settings;
 
 /* The name of the data must be known; that they fit the loss is checked when they are read. */
-gm_status training_settings_read(training_settings *s, const gm_training_options *o, arena *a, error *e);
+gm_status training_settings_read(training_settings *s, const gm_training_options *given, arena *a, error *e);
 /* All that a training's losses depend on besides data and model, a line for each: checkpoints compare them. */
 void training_settings_text(const training_settings *s, buffer *out);
 
@@ -38,7 +38,7 @@ void training_settings_text(const training_settings *s, buffer *out);
 /* The examples of an epoch, or those for evaluation, in runs; a step has several. */
 typedef struct {
     data_epoch order;
-    size_t    *first; /* [steps + 1]: the first run of each step */
+    size_t    *first; /* [steps + 1]: the first run of each step; not for evaluation */
     size_t     steps;
 } training_order;
 
