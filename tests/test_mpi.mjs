@@ -1,7 +1,7 @@
 // Several processes by MPI: `gemmule train` has the losses of one process with the same global batch, and `gemmule run --prompts` writes the
 // same file. Needs the plugin (build/mpi) and OpenMPI.
 
-import {spawnSync} from "node:child_process";
+import {spawn, spawnSync} from "node:child_process";
 import {existsSync, readFileSync, writeFileSync} from "node:fs";
 import {join} from "node:path";
 import {check, clean, dense, equals, folder, has, program, runAll, scripted, show} from "./serve_tools.mjs";
@@ -52,6 +52,28 @@ function trains() {
     has(together(2, teach(data, "estimate", "--estimate")).stderr, "without mpirun", "an estimate");
 }
 
+// mpirun is told to end when a step is done; another number of processes goes on.
+async function goesOn() {
+    const data = file("more.jsonl", examples), settings = ["--batch", "2", "--epochs", "12", "--checkpoint-every", "1"];
+    const whole = run(teach(data, "whole", "--accumulate", "2", ...settings));
+    equals(whole.status, 0, `a whole training: ${whole.stderr}`);
+    const child = spawn("mpirun", [...launch, "-np", "2", program, ...teach(data, "torn", ...settings)], {env: clean});
+    let said = "";
+    const ended = new Promise((done) => child.on("close", done));
+    child.stdout.on("data", (bytes) => {
+        said += bytes;
+        if (said.includes('"event":"step","step":5,')) child.kill("SIGTERM");
+    });
+    child.stderr.resume();
+    check((await ended) !== 0 && existsSync(path("torn/checkpoint.gguf")), "it was ended, and left a checkpoint");
+    const rest = run(teach(data, "torn", "--accumulate", "2", ...settings, "--resume"));
+    equals(rest.status, 0, `one process goes on: ${rest.stderr}`);
+    const steps = (text) => new Map(events(text).filter((line) => line.event === "step").map((line) => [line.step, line.loss]));
+    const [want, got] = [steps(whole.stdout), steps(rest.stdout)];
+    check(got.size && !got.has(1) && got.has(want.size), `it does not begin anew: ${show([...got.keys()])}`);
+    for (const [step, loss] of got) check(Math.abs(loss - want.get(step)) < 1e-4 * want.get(step), `step ${step}: ${loss}, expected ${want.get(step)}`);
+}
+
 // ---- prompts ----
 
 function answers() {
@@ -89,6 +111,7 @@ function withoutPlugin() {
 
 await runAll(async () => {
     trains();
+    await goesOn();
     answers();
     withoutPlugin();
 });
