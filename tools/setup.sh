@@ -28,8 +28,8 @@ packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicroht
           libturbojpeg0-dev libwebp-dev libsndfile1-dev) # pictures and sound
 programs=(cc make cmake ninja pkg-config)
 if [[ $stage = web || $stage = docs || $stage = test ]]; then
-    packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev-wasm32 wasi-libc) # WebAssembly
-    programs+=(clang-19 wasm-ld-19)
+    packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev-wasm32 wasi-libc binaryen) # WebAssembly
+    programs+=(clang-19 wasm-ld-19 wasm-opt)
 fi
 if [ "$stage" = test ]; then
     packages+=(libclang-rt-19-dev clang-format-19 clang-tidy-19                         # sanitizers, fuzzing, the second compiler's tools
