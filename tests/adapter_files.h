@@ -4,11 +4,14 @@
 #define GM_TEST_ADAPTER_FILES_H
 
 #include "adapter/adapter.h"
+#include "adapter/merge.h"
 #include "base/buffer.h"
 #include "base/half.h"
 #include "test.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     const char *name, *type;
@@ -115,6 +118,28 @@ static const made_tensor two_layers[] = {
     { BASE "layers.11.mlp.up_proj.lora_B.weight", "F32", 4, 3 },
     { 0 },
 };
+
+/* Writes the model with the adapter in its weights, as F32; the caller removes the file. */
+static inline void merge_made(const gguf *file, const buffer *weights, const char *config, char path[40]) {
+    adapter     *a = NULL;
+    model        shapes = { 0 };
+    arena        memory = { 0 };
+    merge_report report;
+    error        e = { 0 };
+    snprintf(path, 40, "/tmp/test_merged_XXXXXX");
+    const int made = mkstemp(path);
+    CHECK(made >= 0 && !model_shapes(file, &shapes, &e));
+    CHECK_MESSAGE(!adapter_open_memory(buffer_view(weights), config ? str_of(config) : (str){ 0 }, "made", &a, &e),
+                  "%s", e.why);
+    CHECK_MESSAGE(a && !adapter_merge(file, &shapes, &(merge_part){ a, 1 }, 1, path,
+                                      &(merge_options){ .retype = true, .type = TYPE_F32, .threads = 2 }, &memory,
+                                      &report, &e),
+                  "%s", e.why);
+    close(made);
+    adapter_free(a);
+    model_free(&shapes);
+    arena_free(&memory);
+}
 
 static inline void fits(const char *model_path, const adapter *a, const char *problem) {
     gguf *file = NULL;

@@ -3,7 +3,6 @@
  *
  *     test_adapter_targets [gpu] */
 
-#include "adapter/merge.h"
 #include "adapter/modules.h"
 #include "adapter_files.h"
 #include "distance.h"
@@ -64,27 +63,7 @@ static bool targets_have(const target_list *l, const char *part) {
     return false;
 }
 
-/* ---- merged ---- */
-
-static void merge_targets(const gguf *file, const buffer *made, char path[40]) {
-    adapter     *a = NULL;
-    model        shapes = { 0 };
-    arena        memory = { 0 };
-    merge_report report;
-    error        e = { 0 };
-    snprintf(path, 40, "/tmp/test_adapter_targets_XXXXXX");
-    const int fd = mkstemp(path);
-    CHECK(fd >= 0 && !model_shapes(file, &shapes, &e));
-    CHECK_MESSAGE(!adapter_open_memory(buffer_view(made), (str){ 0 }, "made", &a, &e), "%s", e.why);
-    CHECK_MESSAGE(a && !adapter_merge(file, &shapes, &(merge_part){ a, 1 }, 1, path,
-                                      &(merge_options){ .retype = true, .type = TYPE_F32, .threads = 2 }, &memory,
-                                      &report, &e),
-                  "%s", e.why);
-    close(fd);
-    adapter_free(a);
-    model_free(&shapes);
-    arena_free(&memory);
-}
+/* ---- sessions ---- */
 
 static gm_session *open_target(const char *path) {
     return open_session(
@@ -132,7 +111,7 @@ static void test_targets_of(const char *name, const char *const *has) {
     if (!l) return;
     for (; *has; has++) CHECK_MESSAGE(targets_have(l, *has), "no %s", *has);
     buffer made = made_gguf("adapter", "gemma4", 0.004f, false, l->tensors);
-    merge_targets(file, &made, merged_path);
+    merge_made(file, &made, NULL, merged_path);
     gm_session *adapted = open_target(path), *merged = open_target(merged_path), *plain = open_target(path);
     gm_adapter *a = NULL;
     if (adapted && merged && plain) {

@@ -4,7 +4,6 @@
  *
  *     test_tower_adapters [cpu|gpu] */
 
-#include "adapter/merge.h"
 #include "adapter_files.h"
 #include "distance.h"
 #include "media/picture.h"
@@ -106,27 +105,6 @@ static gm_adapter *load_made(gm_engine *engine, const made_file *m, const char *
                                         why, sizeof why),
                   "%s", why);
     return out;
-}
-
-/* Writes the model with the adapter in its weights; the caller removes the file. */
-static void merge_made(const gguf *file, const made_file *m, char path[32]) {
-    adapter     *a = NULL;
-    model        shapes = { 0 };
-    arena        memory = { 0 };
-    merge_report report;
-    error        e = { 0 };
-    snprintf(path, 32, "/tmp/test_towers_XXXXXX");
-    const int made = mkstemp(path);
-    CHECK(made >= 0 && !model_shapes(file, &shapes, &e));
-    CHECK_MESSAGE(!adapter_open_memory(buffer_view(&m->file), str_of(m->config), "made", &a, &e), "%s", e.why);
-    CHECK_MESSAGE(!adapter_merge(file, &shapes, &(merge_part){ a, 1 }, 1, path,
-                                 &(merge_options){ .retype = true, .type = TYPE_F32, .threads = 2 }, &memory, &report,
-                                 &e),
-                  "%s", e.why);
-    close(made);
-    adapter_free(a);
-    model_free(&shapes);
-    arena_free(&memory);
 }
 
 /* ---- encoding ---- */
@@ -336,13 +314,13 @@ static void test_tower_refusals(gm_engine *engine, const gguf *file) {
 int main(int argc, char **argv) {
     error e = { 0 };
     gguf *file = NULL;
-    char  path[32];
+    char  path[40];
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     TEST("opening");
     CHECK(!gguf_open_file(MODEL, &file, &e));
     if (!file) return test_end();
     made_file all = made_adapter(file, true, true, false, 3), text = made_adapter(file, false, false, true, 3);
-    merge_made(file, &all, path);
+    merge_made(file, &all.file, all.config, path);
     gm_engine  *engine = open_towers(MODEL), *merged = open_towers(path);
     gm_adapter *sees = engine ? load_made(engine, &all, "sees") : NULL;
     const shown what = shown_open();
