@@ -265,6 +265,7 @@ static gm_status wire_options(request *r, const gm_engine *engine, const json *o
                                      .want_logprobs = json_get(o, "logprobs") != NULL,
                                      .want_canvas = json_is(json_get(o, "wantCanvas"), JSON_TRUE) };
     TRY(wire_text(r, o, "canvas", &r->options.canvas, e));
+    TRY(wire_count(o, "steps", &r->options.steps, e));
     TRY(wire_text(r, o, "tools", &r->options.tools, e));
     TRY(wire_count(o, "maxTokens", &r->options.max_tokens, e));
     TRY(wire_count(o, "logprobs", &r->options.logprobs, e));

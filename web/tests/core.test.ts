@@ -2,10 +2,12 @@
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { test } from 'node:test';
 import { Core } from '../src/core/core.ts';
+import type { Piece } from '../src/core/types.ts';
 import { coreTests, fails, sourceOf } from './core_cases.ts';
-import { DENSE, WASM } from './support/models.ts';
+import { DENSE, ROOT, WASM } from './support/models.ts';
 
 coreTests('wasm', async () => null, { backend: 'wasm' });
 
@@ -55,6 +57,28 @@ test('if memory is short, rows of the per-layer table are read as needed', async
     assert.deepEqual(b.tokens(), ids);
     all.close();
     rows.close();
+});
+
+test('a diffusion model writes blocks, and shows its canvas to those who ask', async () => {
+    const engine = await core.open([sourceOf(join(ROOT, 'tests/fixtures/tiny-diffusion.gguf'))], { precise: true });
+    const session = engine.session();
+    const options = { sampling: { seed: 3 }, maxTokens: 40, steps: 2, canvas: 'The red [[3]] is', wantCanvas: true };
+    const pieces: Piece[] = [];
+    const reply = session.replyTokens(Int32Array.of(2, 300, 301), options);
+    let next = await reply.next();
+    for (; !next.done; next = await reply.next()) pieces.push(next.value);
+    const canvases = pieces.flatMap((piece) => (piece.kind === 'canvas' ? [piece.canvas] : []));
+    assert.deepEqual([next.value.blocks, next.value.steps, next.value.replyTokens], [2, canvases.length, 40]);
+    assert.deepEqual(canvases.map(({ block, step, last }) => [block, step, last]), [[0, 1, false], [0, 2, true], [1, 1, false], [1, 2, true]]);
+    for (const canvas of canvases) {
+        assert.equal(canvas.tokens.length, 32);
+        for (const { accepted, pinned, entropy } of canvas.tokens) assert.ok(pinned ? accepted && entropy === 0 : entropy >= 0);
+    }
+    const pinned = canvases[0]!.tokens.filter((token) => token.pinned);
+    assert.equal(pinned.map(({ text }) => text).join(''), 'The red  is');
+    assert.match(pieces.map((piece) => (piece.kind === 'content' ? piece.text : '')).join(''), /^The red .* is/s);
+    await assert.rejects(session.replyTokens(Int32Array.of(2), { canvas: '[[x]]' }).next(), fails('BadArgument', /neither a hole/));
+    engine.close();
 });
 
 test('closing engines frees memory, and replies do not use more and more', async () => {

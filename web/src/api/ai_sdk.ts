@@ -131,7 +131,7 @@ class Parts {
     #count = 0;
 
     *of(piece: ReplyPiece): Generator<LanguageModelV4StreamPart> {
-        if (piece.kind === 'progress') return;
+        if (piece.kind === 'progress' || piece.kind === 'canvas') return;
         if (piece.kind === 'tool_call') {
             yield* this.end();
             const { id, function: { name, arguments: input } } = toolCall(piece);

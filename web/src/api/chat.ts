@@ -1,7 +1,7 @@
 /* OpenAI's chat completions on an engine. An unsupported parameter throws and is named; none is ignored silently. */
 
 import { GemmuleError, toGemmuleError } from '../core/errors.ts';
-import type { Message, Part, ReplyOptions, ReplyStats, Sampling, Tool, ToolCall } from '../core/types.ts';
+import type { Canvas, Message, Part, ReplyOptions, ReplyStats, Sampling, Tool, ToolCall } from '../core/types.ts';
 import { dataUrlBlob } from '../media/files.ts';
 import type { PictureBudget } from '../media/types.ts';
 import type { ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
@@ -75,7 +75,8 @@ export interface ChatCompletionParams {
     /** 'NAME+ADAPTER' names adapters that are loaded, any number of them. An engine has one model, so what comes before is ignored. */
     model?: string;
     stream?: boolean | null;
-    stream_options?: { include_usage?: boolean } | null;
+    /** canvas: of a diffusion model, a chunk for every step with the canvas in its field `gemmule`. */
+    stream_options?: { include_usage?: boolean; canvas?: boolean } | null;
     max_tokens?: number | null;
     max_completion_tokens?: number | null;
     stop?: string | readonly string[] | null;
@@ -98,6 +99,8 @@ export interface ChatCompletionParams {
     user?: string;
     metadata?: unknown;
     // extensions
+    /** Diffusion models: how the canvas begins, see {@link ReplyOptions.canvas}. */
+    canvas?: string | null;
     top_k?: number | null;
     min_p?: number | null;
     typical_p?: number | null;
@@ -166,6 +169,8 @@ export interface ChatCompletionChunk {
     model: string;
     choices: { index: 0; delta: ChatDelta; finish_reason: ChatFinish | null; logprobs: ChatLogprobs | null }[];
     usage?: ChatUsage | null;
+    /** What OpenAI's form has no name for. */
+    gemmule?: { canvas: Canvas };
 }
 
 /** An answer as it comes. Leaving the loop or `controller.abort()` stops it. A stream stopped by its signal ends without an error. */
@@ -178,7 +183,7 @@ export interface ChatStream extends AsyncIterable<ChatCompletionChunk> {
 const IGNORED = ['user', 'metadata', 'safety_identifier', 'prompt_cache_key', 'service_tier', 'model', 'store'];
 const KNOWN = [
     'adapters', 'messages', 'stream', 'stream_options', 'max_tokens', 'max_completion_tokens', 'stop', 'seed', 'logit_bias', 'logprobs', 'top_logprobs',
-    'tools', 'tool_choice', 'response_format', 'reasoning_effort', 'n', 'parallel_tool_calls', 'modalities', 'think',
+    'tools', 'tool_choice', 'response_format', 'reasoning_effort', 'n', 'parallel_tool_calls', 'modalities', 'think', 'canvas',
 ];
 /* The lowest and highest value of each. */
 const NUMBERS: Record<string, [number, number]> = {
@@ -261,6 +266,9 @@ export function readParams(params: ChatCompletionParams): ReplyOptions {
     if (logprobs) options.logprobs = top == null ? 0 : whole('top_logprobs', top, 0, 20);
     if (tools != null && !Array.isArray(tools)) throw bad('tools must be a list');
     if (tools?.length && params.tool_choice !== 'none') options.tools = tools.map(readTool);
+    if (params.canvas != null && typeof params.canvas !== 'string') throw bad('canvas must be a text with holes, such as "The [[3]] is"');
+    if (params.canvas != null) options.canvas = params.canvas;
+    if (params.stream_options?.canvas) options.wantCanvas = true;
     if (params.think != null || effort != null) options.think = params.think ?? (effort !== 'none' && effort !== 'minimal');
     return options;
 }
@@ -530,6 +538,7 @@ async function* streamChunks(
             const piece = next.value;
             if (piece.kind === 'tool_call') yield chunk({ tool_calls: [{ index: calls++, ...toolCall(piece) }] });
             else if (piece.kind === 'thinking') yield chunk({ reasoning_content: piece.text });
+            else if (piece.kind === 'canvas') yield { ...chunk({}), gemmule: { canvas: piece.canvas } };
             else yield chunk({ content: piece.text }, null, logprobsOf(piece.logprobs));
         }
         const stats = next.value;

@@ -3,13 +3,14 @@
 import { ERROR_CODES, GemmuleError, toGemmuleError } from './errors.ts';
 import { AGAIN, DONE, type Machine } from './machine.ts';
 import { withRequest } from './request.ts';
-import type { Piece, PlainMessage, ReplyOptions, ReplyStats, TokenLogprob } from './types.ts';
+import type { Canvas, Piece, PlainMessage, ReplyOptions, ReplyStats, TokenLogprob } from './types.ts';
 
 const CANCELLED = ERROR_CODES.Aborted;
 const FINISHES: ReplyStats['finish'][] = ['stop', 'stop', 'length', 'tool_calls', 'cancelled'];
 
 type WirePiece =
     | { kind: 'content' | 'thinking' | 'tool_call'; text: string; logprobs?: TokenLogprob[][] }
+    | { kind: 'canvas'; text: string; canvas: Canvas }
     | { kind: 'progress'; done: number; total: number; media?: { done: number; total: number } };
 
 export class Reply {
@@ -63,9 +64,11 @@ export class Reply {
     #stats(): ReplyStats {
         const { wasm } = this.#machine;
         wasm.exports.gmw_reply_stats(this.#reply, wasm.scratch);
-        const [finish, ...numbers] = wasm.numbers(9) as [number, number, number, number, number, number, number, number, number];
-        const [promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded, mediaSeconds] = numbers;
-        return { finish: FINISHES[finish]!, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded, mediaSeconds };
+        const [finish, ...numbers] = wasm.numbers(11) as [number, number, number, number, number, number, number, number, number, number, number];
+        const [promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded, mediaSeconds, blocks, steps] = numbers;
+        return {
+            finish: FINISHES[finish]!, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded, mediaSeconds, blocks, steps,
+        };
     }
 }
 

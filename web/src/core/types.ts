@@ -222,13 +222,38 @@ export interface ReplyOptions {
     /** The tokens that a session held when this same reply was interrupted, as by a lost GPU. Those after the prompt are the beginning of
      * the answer; its pieces come again. */
     resume?: Int32Array;
+    /** Diffusion models: how the canvas of the answer begins. Text stays as it is, `[[12]]` is a hole of 12 tokens, `[[=text]]` is text to start
+     * from, which the model may change, and `[[[[]]` stands for `[[`. Behind all this the model writes on. */
+    canvas?: string;
+    /** Diffusion models: a piece of kind `canvas` for every step. */
+    wantCanvas?: boolean;
+    /** Diffusion models: the most steps for a block; by default as many as the model's file says. */
+    steps?: number;
     signal?: AbortSignal;
+}
+
+/** The canvas of a diffusion model after a step. It writes blocks of tokens, and denoises each in steps; the likeliest tokens after the last
+ * step are the block. */
+export interface Canvas {
+    /** From 0 on. */
+    block: number;
+    /** From 1 on; the block may be done before `most_steps`. */
+    step: number;
+    most_steps: number;
+    /** In nats, of the positions that are not pinned. */
+    mean_entropy: number;
+    /** The last one of its block. */
+    last: boolean;
+    /** accepted: the model keeps this position for now; pinned: it was given and never changes. */
+    tokens: { id: number; text: string; entropy: number; accepted: boolean; pinned: boolean }[];
 }
 
 export type Piece =
     /** logprobs: for each token of the piece, the chosen one and then the alternatives. */
     | { kind: 'content' | 'thinking'; text: string; logprobs?: TokenLogprob[][] }
     | { kind: 'tool_call'; name: string; arguments: unknown; json: string }
+    /** Its text is that of the likeliest tokens. */
+    | { kind: 'canvas'; text: string; canvas: Canvas }
     /** Tokens of the prompt. `media`: pictures, frames and sounds, which are encoded before. */
     | { kind: 'progress'; done: number; total: number; media?: { done: number; total: number } };
 
@@ -246,6 +271,9 @@ export interface ReplyStats {
     mediaEncoded: number;
     /** Of promptSeconds, what encoding them took. */
     mediaSeconds: number;
+    /** Blocks and steps of a diffusion model's answer. */
+    blocks: number;
+    steps: number;
 }
 
 export interface SessionOptions {

@@ -574,7 +574,7 @@ class Said {
 
     /** The new part of a piece; null if all of it was sent. */
     rest(piece: Piece): Piece | null {
-        if (piece.kind === 'progress') return piece;
+        if (piece.kind === 'progress' || piece.kind === 'canvas') return piece;
         const kind = piece.kind === 'tool_call' ? 'calls' : piece.kind;
         const length = piece.kind === 'tool_call' ? 1 : piece.text.length;
         const known = Math.min(length, this.#said[kind] - this.#seen[kind]);

@@ -65,6 +65,8 @@ const MEDIA_CHECKS: (PageCheck & { lines: number; least?: number; onGpu?: boolea
     { ...checkOf('tiny-unified', 'tiny-unified', 6, towers('tiny-unified'), WAV, GIVEN), onGpu: true },
     checkOf('tiny-unified', 'tiny-unified', 6, towers('tiny-unified'), PNG, WAV, FROM_FILE),
     { ...checkOf('tiny-mm', 'tiny-mm-video', 6, towers('tiny-mm'), VIDEO, FROM_FILE), files: FRAMES, onGpu: true },
+    { ...checkOf('tiny-diffusion', 'tiny-diffusion', 4, GIVEN), onGpu: true },
+    { ...checkOf('tiny-diffusion', 'tiny-diffusion-image', 5, towers('tiny-diffusion'), PNG, FROM_FILE), onGpu: true },
 ];
 
 /* Loss, gradients and steps of training. */
@@ -201,7 +203,7 @@ for (const kind of BROWSERS) {
         const reports = (await call(await pageOf(kind), 'program.ts', 'runChecksInPage', '/wasm/check_wasm.wasm', checks)) as { status: number; output: string }[];
         for (const [i, { status, output }] of reports.entries()) {
             const { args, lines, least = 0, gpu = false } = checks[i]!;
-            const errors = [...output.matchAll(/^[a-z._]+ (\d\.\d+e[+-]\d+)$/gm)].map(([, error]) => Number(error));
+            const errors = [...output.matchAll(/^[a-z0-9._]+ (\d\.\d+e[+-]\d+)$/gm)].map(([, error]) => Number(error));
             assert.equal(status, 0, `${args.join(' ')}:\n${output}`);
             assert.equal(errors.length, lines, output);
             assert.match(output, gpu ? /^ran on the GPU$/m : /^ran on the CPU$/m);
