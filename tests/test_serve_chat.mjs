@@ -84,6 +84,27 @@ async function answers() {
     await caller.stop();
 }
 
+// A diffusion model writes blocks of 32 tokens, and who asks sees its canvas.
+async function canvases() {
+    const server = await serve(["tests/fixtures/tiny-diffusion.gguf", "--threads", "1"]);
+    const wish = {messages: say("Hello"), canvas: "The red [[3]] is here, and says so to all of you now", max_tokens: 20, seed: 1};
+    const whole = (await chat(server, wish)).json;
+    check(/^The red .* is here/s.test(whole.choices[0].message.content), `a canvas with a hole: ${show(whole)}`);
+    const parts = events((await chat(server, {...wish, stream: true, stream_options: {canvas: true}})).text);
+    const shown = parts.flatMap((part) => part.gemmule?.canvas ?? []);
+    check(shown.length > 1 && shown.at(-1).last && shown.every((canvas, i) => canvas.step === i + 1 && canvas.tokens.length === 32),
+        `a canvas for every step: ${show(shown.map(({step, last}) => [step, last]))}`);
+    check(shown.every(({tokens}) => tokens[0].pinned && tokens[0].accepted && tokens[0].text === shown[0].tokens[0].text), "pinned text stays");
+    const text = parts.map((part) => part.choices[0]?.delta.content ?? "").join("");
+    check(/^The red .* is here/s.test(text), `the pinned text, streamed: ${text}`);
+    check(events((await chat(server, {...wish, stream: true})).text).every((part) => !("gemmule" in part)), "without asking there is no canvas");
+    for (const [more, param] of [[{canvas: 7}, "canvas"], [{canvas: "[[x]]"}, null], [{logprobs: true}, null]]) {
+        const refused = await chat(server, {...wish, ...more});
+        check(refused.status === 400 && refused.json.error.param === param, `${show(more)}: ${refused.text}`);
+    }
+    equals(await server.stop(), 0, "a diffusion model's server ends well");
+}
+
 // A model that means what it says.
 async function theBox() {
     const server = await serve(["box", "--threads", "1"]), sum = {messages: say("What is 12 + 30?")};
@@ -383,6 +404,7 @@ await runAll(async () => {
     await endpoints();
     await answers();
     await adapters();
+    await canvases();
     await theBox();
     await pictures();
     await queueAndLeaving();
