@@ -6,11 +6,11 @@
 #include "base/random.h"
 #include "op_case.h"
 
-/* Settings of each token: temperatures from ½ to 2, a key and a draw of its own. */
+/* Settings of each token: temperatures from ½ to 2, or so high that the noise decides what is drawn; a key and a draw of its own. */
 static void canvas_settings(float *settings, size_t tokens) {
     for (size_t t = 0; t < tokens; t++) {
         const uint32_t words[] = { 77, (uint32_t)t % 3, (uint32_t)(t << 10) };
-        settings[t * CANVAS_SETTINGS + CANVAS_INVERSE] = 0.5f + 1.5f * (float)(t % 5) / 4;
+        settings[t * CANVAS_SETTINGS + CANVAS_INVERSE] = t % 3 ? 0.5f + 1.5f * (float)(t % 5) / 4 : 0.01f;
         memcpy(settings + t * CANVAS_SETTINGS + CANVAS_KEY_0, words, sizeof words);
     }
 }

@@ -5,8 +5,15 @@
 #include "cli/terminal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { MOST_LINES = 12 }; /* of a canvas; the rest is left out, so that the screen does not scroll */
+
+bool canvas_screen_wanted(const gm_engine *engine) {
+    gm_engine_info info;
+    gm_engine_get_info(engine, &info);
+    return terminal_output() && !strcmp(info.architecture, "diffusion-gemma");
+}
 
 void canvas_screen_clear(canvas_screen *s) {
     if (s->lines) printf("\r\033[%zuA\033[J", s->lines);

@@ -6,6 +6,7 @@
 #include "media/video.h"
 
 #include "cli/answer.h"
+#include "cli/canvas_screen.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
@@ -120,7 +121,8 @@ static gm_status answer_question(chat_state *s, answer *a, error *e) {
     gm_sampling      sampling;
     gm_reply_options options = { .sampling = &sampling,
                                  .think = s->talk.think,
-                                 .max_tokens = (uint32_t)s->talk.settings.max.value };
+                                 .max_tokens = (uint32_t)s->talk.settings.max.value,
+                                 .want_canvas = !s->quiet && canvas_screen_wanted(s->engine) };
     gm_status        status = sampling_choose(&s->talk.settings.sampling, s->engine, &sampling, e);
     if (status == GM_OK) status = chat_make_room(s, &options, e);
     if (status == GM_OK) status = conversation_messages(&s->talk, &messages, &count, e);
@@ -132,7 +134,10 @@ static gm_status answer_question(chat_state *s, answer *a, error *e) {
     if (status != GM_OK) return status;
     interrupt_clear();
     interrupt_watch(s->session);
-    const answer_style style = { .stream = true, .show_thinking = s->talk.think, .progress = !s->quiet };
+    const answer_style style = { .stream = true,
+                                 .show_thinking = s->talk.think,
+                                 .progress = !s->quiet,
+                                 .canvas_of = options.want_canvas ? s->engine : NULL };
     status = answer_collect(a, reply, &style, e);
     interrupt_watch(NULL);
     gm_reply_free(reply);

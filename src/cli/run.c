@@ -1,6 +1,7 @@
 /* gemmule run: answers one prompt. */
 
 #include "cli/answer.h"
+#include "cli/canvas_screen.h"
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
 #include "cli/input.h"
@@ -174,11 +175,8 @@ static gm_status run_read_media(run_state *r, const run_values *v, error *e) {
     return status;
 }
 
-/* Whether the model has a canvas, and there is a terminal to show it on. */
 static bool run_shows_canvas(const run_state *r, const run_values *v) {
-    gm_engine_info info;
-    gm_engine_get_info(r->engine, &info);
-    return !v->json && !v->quiet && terminal_output() && !strcmp(info.architecture, "diffusion-gemma");
+    return !v->json && !v->quiet && canvas_screen_wanted(r->engine);
 }
 
 static gm_status run_start_reply(run_state *r, const run_values *v, error *e) {
