@@ -7,8 +7,8 @@
 //   dispatch (k / 64 rounded up, splits, columns / tile_columns rounded up), and with EXPERTS (k / 64, entries of the list of tiles, 1)
 //
 // A workgroup computes 64 values of up to 16 · EACH columns. Each step takes 16 rows: two chunks of 32 weights of each, and their part of
-// the columns, in quads of columns. A thread has two quads of values of EACH columns: FOURS quads, or with 0 fewer than a quad. Splits divide the rows: each takes split_rows of them, and writes its sums
-// y_split_stride after those of the split before it; matmul_sum.wgsl adds them.
+// the columns, in quads of columns. A thread has two quads of values of EACH columns: FOURS quads, or with 0 fewer than a quad.
+// Splits divide the rows: each takes split_rows of them, and writes its sums y_split_stride after those of the split before it; matmul_sum.wgsl adds them.
 //
 // ONLINE: a chunk of CANVAS_HEAD (canvas_head.wgsl), whose rows `numbers` tell, binding 4. d are the chunk's exponentials, and behind them
 // the state of each column. y = y · (the column's scale) + the sum; after the last chunk, times factor / (the column's sum).
