@@ -284,14 +284,39 @@ static void test_acceptance(void) {
     for (size_t i = 0; i < COUNT_OF(entropies); i++) CHECK(accepted[i] == expected[i]);
 }
 
+static gm_engine *open_diffusion(bool gpu) {
+    gm_engine *opened = open_engine(&(gm_engine_options){ .model = "tests/fixtures/tiny-diffusion.gguf",
+                                                          .backend = gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
+                                                          .precise = true });
+    if (opened) opened->weights.config.canvas.steps = STEPS;
+    return opened;
+}
+
+/* Few steps: random weights let rounding grow from step to step. */
+static void test_same_everywhere(void) {
+    gm_engine  *first = engine, *cpu = open_diffusion(false);
+    gm_sampling sampling;
+    TEST("a seed gives the same text on the CPU and on the GPU");
+    if (!cpu) return;
+    gm_sampling_default(engine, &sampling);
+    for (uint32_t i = 0; i < 3; i++) {
+        sampling.seed = 20 + i;
+        const gm_reply_options options = { .sampling = &sampling, .max_tokens = 2 * LENGTH };
+        const written          a = answer(30 + i, &options);
+        engine = cpu;
+        const written b = answer(30 + i, &options);
+        engine = first;
+        CHECK(a.status == GM_DONE && b.status == GM_DONE && a.length == b.length && !memcmp(a.text, b.text, a.length));
+    }
+    gm_engine_close(cpu);
+}
+
 int main(int argc, char **argv) {
     const bool gpu = argc > 1 && !strcmp(argv[1], "gpu");
-    engine = open_engine(&(gm_engine_options){ .model = "tests/fixtures/tiny-diffusion.gguf",
-                                               .backend = gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
-                                               .precise = true });
+    engine = open_diffusion(gpu);
     if (!engine) return test_end();
-    engine->weights.config.canvas.steps = STEPS;
     test_blocks();
+    if (gpu) test_same_everywhere();
     test_canvases_together();
     test_pins();
     if (!gpu) {
