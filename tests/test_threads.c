@@ -346,6 +346,53 @@ static void test_answers(void) {
     pthread_barrier_destroy(&all_ready);
 }
 
+/* ---- adapters ---- */
+
+/* Each round loads an adapter, writes with it, and frees it, before the session or after it. So slots and graphs are made anew while
+ * others write. */
+static void *thread_adapt(void *argument) {
+    static const char *const paths[] = { "tests/fixtures/tiny-dense-lora", "tests/fixtures/tiny-dense-adapters/part",
+                                         "tests/fixtures/tiny-dense-adapters/head",
+                                         "tests/fixtures/tiny-dense-adapters/embedding" };
+    const job               *j = argument;
+    for (size_t i = 0; i < j->rounds; i++) {
+        talk        t = { .found = &j->found[i], .thread = j->thread, .random = (uint32_t)(j->thread * j->rounds + i) };
+        gm_adapter *a = NULL;
+        const float scale = 0.5f + 0.1f * (float)j->thread;
+        *t.found = (findings){ 0 };
+        gm_status status = gm_session_new(engine, NULL, &t.s, t.why, sizeof t.why);
+        if (!status) t.s->shares = false;
+        if (!status) status = gm_adapter_load(engine, paths[(i + j->thread) % 4], &a, t.why, sizeof t.why);
+        if (!status) status = gm_session_adapters(t.s, &a, &scale, 1, t.why, sizeof t.why);
+        talk_expect(t.found, !status, "an adapter", t.why);
+        if (i % 2) gm_adapter_free(a);
+        if (!status) {
+            talk_append(&t, t.s, 40 + 60 * (i % 3));
+            talk_reply(&t, 10);
+        }
+        gm_session_free(t.s);
+        if (i % 2 == 0) gm_adapter_free(a);
+    }
+    return NULL;
+}
+
+static void test_adapters_of_threads(void) {
+    enum { ROUNDS = 8 };
+    TEST("%d threads load, use and free adapters", MOST_THREADS);
+    static findings alone[MOST_THREADS * ROUNDS], together[MOST_THREADS * ROUNDS];
+    pthread_t       handles[MOST_THREADS];
+    job             jobs[MOST_THREADS];
+    for (size_t i = 0; i < MOST_THREADS; i++) {
+        jobs[i] = (job){ i, ROUNDS, alone + i * ROUNDS, false };
+        thread_adapt(&jobs[i]);
+        jobs[i].found = together + i * ROUNDS;
+    }
+    for (size_t i = 0; i < MOST_THREADS; i++) CHECK(!pthread_create(&handles[i], NULL, thread_adapt, &jobs[i]));
+    for (size_t i = 0; i < MOST_THREADS; i++) pthread_join(handles[i], NULL);
+    compare_findings(alone, together, COUNT_OF(alone), 2);
+    CHECK(!engine->adapters.count);
+}
+
 int main(int argc, char **argv) {
     char why[400] = "";
     on_gpu = argc > 1 && !strcmp(argv[1], "gpu");
@@ -362,6 +409,7 @@ int main(int argc, char **argv) {
     if (on_gpu) test_conversations(2, 5);
     else test_conversations(4, 50);
     test_answers();
+    if (!on_gpu) test_adapters_of_threads(); /* on a GPU, test_adapters does the same from one thread */
     gm_engine_close(engine);
     TEST("nothing is left but what was saved");
     static const char *const names[] = { "0", "1", "2", "3", "shared-0", "shared-1", "shared-8" };
