@@ -211,7 +211,7 @@ plan format make -s check-format
 # The longest first.
 run_planned web-browser-gpu_pages.test release-test_gpu_check web-core_gpu.test asan-test_cli release-test_ops-gpu \
     web-browser-app_gpu.test release-test_gpu_auto release-test_gpu_self_check release-test_gpu_generate asan-test_gpu_generate \
-    release-test_gpu_fuse web-box.test test_shaders release-test_session-gpu release-test_media-gpu asan-test_store-gpu \
+    release-test_gpu_fuse release-test_gpu_train web-box.test test_shaders release-test_session-gpu release-test_media-gpu asan-test_store-gpu \
     release-test_gpu_sampler web-browser-memory.test test_cli web-browser-package.test \
     web-browser-app.test test_broken_kernels asan-test_gpu_lost asan-test_faults web-browser-app_chat.test
 

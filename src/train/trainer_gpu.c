@@ -19,14 +19,17 @@ static gpu_host *gpu_of(const trainer *t) { return t->engine->gpu.host; }
 
 /* ---- making ---- */
 
+static gpu_kv gpu_kv_of(const layer_config *layer) {
+    return (gpu_kv){ .type = TYPE_F32, .kv_heads = layer->kv_heads, .head = layer->head };
+}
+
 static gm_status gpu_describe_kv(trainer *t, error *e) {
     const model_config *c = &t->m->config;
     if (t->gpu.kv) return GM_OK;
     t->gpu.kv = trainer_alloc(t, c->layers, sizeof *t->gpu.kv, e);
     if (!t->gpu.kv) return e->status;
     for (uint32_t i = 0; i < c->layers; i++) {
-        const layer_config *layer = &c->layer[i];
-        const gpu_kv        kv = { .type = TYPE_F32, .kv_heads = layer->kv_heads, .head = layer->head };
+        const gpu_kv kv = gpu_kv_of(&c->layer[i]);
         t->gpu.kv[i] = (gpu_kv_layer){
             .type = kv.type, .kv_heads = kv.kv_heads, .head = kv.head, .bytes = gpu_kv_bytes(&kv, t->tokens)
         };
@@ -53,9 +56,13 @@ static gm_status gpu_measure(trainer *t, uint64_t *bytes, error *e) {
 
 static uint64_t gpu_memory(const trainer *t) {
     const uint64_t limit = gpu_host_limit(gpu_of(t)), used = gpu_host_bytes(gpu_of(t));
-    if (!limit) return max_size(LEAST_BYTES, (size_t)TOKEN_BYTES * t->tokens);
+    const uint64_t usual = TOKEN_BYTES * (uint64_t)t->tokens;
+    if (!limit) return usual > LEAST_BYTES ? usual : LEAST_BYTES;
     uint64_t others = used + t->parameters.bytes + 2 * (uint64_t)t->chunk * t->m->config.vocabulary * sizeof(float);
-    for (uint32_t i = 0; t->gpu.kv && i < t->m->config.layers; i++) others += 2 * t->gpu.kv[i].bytes;
+    for (uint32_t i = 0; i < t->m->config.layers; i++) {
+        const gpu_kv kv = gpu_kv_of(&t->m->config.layer[i]);
+        if (t->m->config.layer[i].owns_kv) others += 2 * gpu_kv_bytes(&kv, t->tokens);
+    }
     return limit > others ? limit - others : 1;
 }
 
