@@ -131,7 +131,7 @@ void train_report_event(train_report *r, const gm_training_event *event) {
         return;
     }
     if (r->quiet) return;
-    train_report_clear(r);
+    if (event->kind == GM_TRAINING_START || event->kind == GM_TRAINING_EVALUATION) train_report_clear(r);
     if (event->kind == GM_TRAINING_START) print_start(r, event);
     if (event->kind == GM_TRAINING_STEP && !terminal_errors() &&
         (event->step % every == 0 || event->step == 1 || event->step == event->steps))
