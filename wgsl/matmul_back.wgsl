@@ -7,8 +7,9 @@
 //   dispatch (k / 64 rounded up, splits, columns / tile_columns rounded up), and with EXPERTS (k / 64, entries of the list of tiles, 1)
 //
 // A workgroup computes 64 values of up to 16 · EACH columns. Each step takes 16 rows: two chunks of 32 weights of each, and their part of
-// the columns, in quads of columns. A thread has two quads of values of EACH columns: FOURS quads, or with 0 fewer than a quad.
-// Splits divide the rows: each takes split_rows of them, and writes its sums y_split_stride after those of the split before it; matmul_sum.wgsl adds them.
+// the columns, in quads of columns. A thread has two quads of values of EACH columns: FOURS quads, or with 0 fewer than a quad. Splits
+// divide the rows: each takes split_rows of them, and writes its sums y_split_stride after those of the split before it; matmul_sum.wgsl
+// adds them.
 //
 // ONLINE: a chunk of CANVAS_HEAD (canvas_head.wgsl), whose rows `numbers` tell, binding 4. d are the chunk's exponentials, and behind them
 // the state of each column. y = y · (the column's scale) + the sum; after the last chunk, times factor / (the column's sum).
@@ -102,6 +103,24 @@ fn column_of(place: Place, c: u32) -> u32 {
 #endif
 }
 
+fn write_four(to: u32, i: u32, column: u32, four: vec4<f32>) {
+#if ONLINE
+    let state = column_state(column);
+    let scale = select(d[state + state_scale], 0.0, chunk_is_first());
+    let end_scale = select(1.0, factor / d[state + state_sum], chunk_is_last());
+    for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = (y[to + i + j] * scale + four[j]) * end_scale; }
+#else
+    for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = four[j]; }
+#endif
+}
+
+fn write_column(place: Place, group: vec3<u32>, c: u32, quad: u32, first: vec4<f32>, second: vec4<f32>) {
+    if (c >= place.columns) { return; }
+    let to = y_offset + column_of(place, c) * y_token_stride + group.y * y_split_stride;
+    write_four(to, 64u * group.x + 4u * quad, place.first + c, first);
+    write_four(to, 64u * group.x + 32u + 4u * quad, place.first + c, second);
+}
+
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let place = find_place(group, thread);
@@ -120,7 +139,29 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let end = min(begin + split_rows, rows);
 #endif
 
+#if FOURS
+    // both quads of each column; named, so that the compiler keeps them in registers
+    var a0 = vec4<f32>();
+    var a1 = vec4<f32>();
+    var a2 = vec4<f32>();
+    var a3 = vec4<f32>();
+    var a4 = vec4<f32>();
+    var a5 = vec4<f32>();
+    var a6 = vec4<f32>();
+    var a7 = vec4<f32>();
+#if FOURS == 2
+    var b0 = vec4<f32>();
+    var b1 = vec4<f32>();
+    var b2 = vec4<f32>();
+    var b3 = vec4<f32>();
+    var b4 = vec4<f32>();
+    var b5 = vec4<f32>();
+    var b6 = vec4<f32>();
+    var b7 = vec4<f32>();
+#endif
+#else
     var sums: array<vec4<f32>, 2 * ${EACH}>;
+#endif
     let w_row = thread / 8u;
     let w_chunk = min(2u * group.x + thread / 4u % 2u, chunks - 1u);
     let w_at = w_row * 16u + thread / 4u % 2u * 8u + thread % 4u;
@@ -143,13 +184,26 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let first = w_tile[r * 16u + quad];
             let second = w_tile[r * 16u + 8u + quad];
 #if FOURS
-            for (var q = 0u; q < ${FOURS}u; q++) {
-                let four = d_tile[r * stride + at / 4u + q];
-                for (var i = 0u; i < 4u; i++) {
-                    sums[8u * q + 2u * i]      += first * four[i];
-                    sums[8u * q + 2u * i + 1u] += second * four[i];
-                }
-            }
+            let four = d_tile[r * stride + at / 4u];
+            a0 += first * four.x;
+            a1 += second * four.x;
+            a2 += first * four.y;
+            a3 += second * four.y;
+            a4 += first * four.z;
+            a5 += second * four.z;
+            a6 += first * four.w;
+            a7 += second * four.w;
+#if FOURS == 2
+            let more = d_tile[r * stride + at / 4u + 1u];
+            b0 += first * more.x;
+            b1 += second * more.x;
+            b2 += first * more.y;
+            b3 += second * more.y;
+            b4 += first * more.z;
+            b5 += second * more.z;
+            b6 += first * more.w;
+            b7 += second * more.w;
+#endif
 #else
             for (var c = 0u; c < each; c++) {
                 let value = d_tile[r * stride + (at + c) / 4u][(at + c) % 4u];
@@ -161,19 +215,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
 
-    for (var c = 0u; c < each && at + c < place.columns; c++) {
-        let to = y_offset + column_of(place, at + c) * y_token_stride + group.y * y_split_stride;
-        for (var half = 0u; half < 2u; half++) {
-            let i = 64u * group.x + 32u * half + 4u * quad;
-            let four = sums[2u * c + half];
-#if ONLINE
-            let state = column_state(place.first + at + c);
-            let scale = select(d[state + state_scale], 0.0, chunk_is_first());
-            let end_scale = select(1.0, factor / d[state + state_sum], chunk_is_last());
-            for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = (y[to + i + j] * scale + four[j]) * end_scale; }
-#else
-            for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = four[j]; }
+#if FOURS
+    write_column(place, group, at + 0u, quad, a0, a1);
+    write_column(place, group, at + 1u, quad, a2, a3);
+    write_column(place, group, at + 2u, quad, a4, a5);
+    write_column(place, group, at + 3u, quad, a6, a7);
+#if FOURS == 2
+    write_column(place, group, at + 4u, quad, b0, b1);
+    write_column(place, group, at + 5u, quad, b2, b3);
+    write_column(place, group, at + 6u, quad, b4, b5);
+    write_column(place, group, at + 7u, quad, b6, b7);
 #endif
-        }
-    }
+#else
+    for (var c = 0u; c < each; c++) { write_column(place, group, at + c, quad, sums[2u * c], sums[2u * c + 1u]); }
+#endif
 }

@@ -369,6 +369,7 @@ gpu_kernel gpu_back_online_kernel(const weight_layout *weights, const weight_til
     kernel_define(&k, "EXPERTS", "0");
     kernel_define(&k, "OUTPUTS", "0");
     kernel_define(&k, "EACH", "4");
+    kernel_define(&k, "FOURS", "1");
     kernel_constant(&k, "k", weights->k);
     kernel_constant(&k, "x_token_stride", x_stride);
     kernel_constant(&k, "y_offset", y.offset);
