@@ -20,6 +20,8 @@
 #   f16        products with F16, BF16 and F32 weights, natively (kernels-f16*.txt)
 #   parallel   E2B, 1 to 32 sequences at once
 #   adapters   E2B with four adapters of rank 16 on all projections: one of them and none in turn; 8 sequences with none, one, and all four
+#   experts    26B with all experts on the GPU, with all but one of each layer (nearly all are found), and with 96, 64 and 32 of 128: by random
+#              routing and by skewed routing; each measurement has the hit rate, the bytes of experts per token and the upload's bandwidth
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
 # Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. The steps from
@@ -44,10 +46,10 @@ for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
     all) steps+=(pairs cold prefill node profile kernels steps)
-        steps+=(ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters) ;;
+        steps+=(ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters experts) ;;
     ops) steps+=(ops-native ops-attention ops-matmul ops-experts) ;;
     towers) steps+=(tower-small tower-large tower-pairs tower-native) ;;
-    pairs | cold | prefill | node | profile | kernels | steps | parallel | adapters | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
+    pairs | cold | prefill | node | profile | kernels | steps | parallel | adapters | experts | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
     ops-native | ops-attention | ops-matmul | ops-experts | tower-small | tower-large | tower-pairs | tower-native | tower-kernels | sampler | f16) steps+=("$argument") ;;
     *) echo "h200.sh: there is no step '$argument'; see the beginning of this file" >&2 && exit 3 ;;
     esac
@@ -288,6 +290,19 @@ step_adapters() {
     natively 60 e2b -p 0 -n "$decode" -d 128 --parallel 8 "${own[@]}"
     limited 60 "$native" kernels_gpu "${quick[@]}" "with adapters" >"$out/kernels-adapters.txt"
     limited 60 "$native" gemmule bench "$work/e2b.gguf" --backend gpu -p 0 -n 32 -r 1 "${own[@]:0:2}" --profile "$out/profile-adapters.svg" >"$out/profile-adapters.txt"
+}
+
+step_experts() {
+    local kind slots
+    for kind in random skewed; do
+        rm -f "$work/$experts.gguf"
+        if [ $kind = skewed ]; then synth+=(--skewed); fi
+        model "$experts" || return
+        say "$kind routing"
+        natively 60 "$experts" -p "${prompts%% *}" -n "$decode"
+        for slots in ${SLOTS:-127 96 64 32}; do natively 60 "$experts" -p "${prompts%% *}" -n "$decode" --gpu-experts "$slots"; done
+    done
+    rm -f "$work/$experts.gguf" # skewed: not what other steps expect
 }
 
 step_model() {

@@ -119,6 +119,7 @@ typedef struct {
     uint32_t    gpu;         /* 1 + its number in `gemmule devices`; 0: the fastest */
     const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */
     uint64_t    gpu_memory;  /* bytes of GPU memory to use; the rest stays in main memory; 0: no limit */
+    uint32_t gpu_experts; /* experts of each layer that the GPU holds at once; 0: all, or as many as fit gpu_memory */
     /* Called by gm_engine_open about every 50 ms, in its own thread; false: it gives up, and returns GM_CANCELLED. */
     bool (*opening)(void *user, const gm_opening *now);
     void *opening_user;
@@ -134,6 +135,11 @@ typedef struct {
     uint64_t    bytes_per_token; /* weight bytes read to decode one token */
     const char *note;            /* what does not fit into GPU memory, and what that costs; "" if everything fits */
     const char *why_device;      /* why GM_BACKEND_AUTO took this device; "" if the backend was named */
+    uint32_t    experts,
+        gpu_experts; /* of a layer, and how many of them the GPU holds at once; 0: no model of experts, or no GPU */
+    /* If not all: since opening, uses of experts by tokens, how many of these were not on the GPU, tokens computed, and bytes of experts
+     * read and uploaded. The hit rate is 1 − misses / uses. */
+    uint64_t expert_uses, expert_misses, expert_tokens, expert_bytes;
 } gm_engine_info;
 
 GM_API gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size);

@@ -74,6 +74,7 @@ typedef struct {
     gpu_kv_layer   gpu_kv;
     uint64_t       start;        /* the first token's index */
     uint64_t       most_binding; /* not 0: weights are laid out in tiles of this size */
+    uint32_t       slots;        /* not 0: so many experts are on the GPU at once */
     uint32_t       window, ring_slots;
     token_record   records[MOST_TOKENS];
     float         *result; /* of the last run */
@@ -150,7 +151,12 @@ static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     gpu_backend     *b = c->backend->gpu;
     gm_status        status;
     const run_inputs in = case_inputs(c, outputs);
+    gpu_budget       budget = { 0 };
     gpu_backend_clear(b);
+    if (c->slots) {
+        CHECK_MESSAGE(!gpu_budget_make(&budget, &c->g, &(budget_options){ .slots = c->slots }, &e), "%s", e.why);
+        gpu_backend_keep_to(b, &budget);
+    }
     if (c->most_binding) {
         gpu_info      *info = (gpu_info *)gpu_host_info(b->host);
         const uint64_t most = info->max_binding;
@@ -164,6 +170,7 @@ static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
         CHECK_MESSAGE(false, "%s", e.why);
         return;
     }
+    CHECK(!c->slots == !b->experts);
     const uint32_t ticket = gpu_ticket_new(b->host);
     const void    *data = NULL;
     uint64_t       arrived = 0;
@@ -175,6 +182,10 @@ static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     if (data && arrived >= bytes) memcpy(c->result, data, bytes);
     gpu_ticket_done(b->host, ticket);
     gpu_plan_free(plan);
+    if (!c->slots) return;
+    gpu_backend_clear(b);
+    gpu_backend_keep_to(b, NULL);
+    gpu_budget_free(&budget);
 }
 
 static const float *case_run(op_case *c, tensor *result, size_t outputs) {

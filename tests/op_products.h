@@ -72,11 +72,14 @@ static void test_clipped(const backend *b, quant_type type, size_t tokens, size_
 
 /* The whole mixture: route, experts, sum; against the formula. Lopsided: all tokens go to the first experts, none to the others. */
 static void test_experts_with(const backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts,
-                              size_t used, bool lopsided) {
+                              size_t used, bool lopsided, uint32_t slots) {
     CASE_OF(type, "%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s%s", b->name,
             quant_format_of(type)->name, tokens, k, ff, k, used, experts, b->precise ? " precise" : "",
-            lopsided ? " lopsided" : "");
-    op_case  c = case_begin(b, tokens, k);
+            lopsided ? " lopsided"
+            : slots  ? " in slots"
+                     : "");
+    op_case c = case_begin(b, tokens, k);
+    c.slots = slots;
     float   *router = random_units(k * experts), *scale = random_units(experts);
     uint8_t *up_data = random_weights(type, k * 2 * ff * experts), *down_data = random_weights(type, ff * k * experts);
     float   *up = dequantised(type, up_data, k * 2 * ff * experts),
@@ -138,7 +141,7 @@ static void test_experts_with(const backend *b, quant_type type, size_t tokens, 
 
 static void test_experts(const backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts,
                          size_t used) {
-    test_experts_with(b, type, tokens, k, ff, experts, used, false);
+    test_experts_with(b, type, tokens, k, ff, experts, used, false, 0);
 }
 
 /* ---- adapters ---- */

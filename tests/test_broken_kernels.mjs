@@ -101,6 +101,8 @@ const rows = [
     ["matmul_back.wgsl", "(expert - first_expert) * rows, 0u)", "0u, 0u)", cases("gradients of 2 of 8 experts")],
     ["moe.wgsl", "logit[other] == logit[x] && other < x", "logit[other] == logit[x] && other > x", cases("experts F32 33 × [40")],
     ["moe.wgsl", "groups[experts + 1u + tiles + to] = i;", "groups[experts + 1u + tiles + to] = i / 2u;", cases("experts F32 33 × [8")],
+    ["moe.wgsl", "slots[at] = table[header + id];", "slots[at] = table[header + id] ^ 1u;", cases("in slots")],
+    ["moe.wgsl", "report[header + x] = wanted;", "report[header + x] = 1u - min(wanted, 1u);", cases("in slots")],
     ["moe.wgsl", "x | (first << 16u);", "x;", cases("lopsided")],
     ["norm.wgsl", "+ eps)", "- eps)", cases("rms_norm 1 × [1, 1]")],
     ["norm.wgsl", "square(a[source + i] - mean)", "square(a[source + i])", cases("layer_norm 2 × [33, 3]")],

@@ -30,7 +30,7 @@ static void close_model(subject *s) {
 }
 
 static gm_status plan(const subject *s, uint64_t limit, gpu_budget *out, error *e) {
-    return gpu_memory_plan(&s->g, &s->weights.config, TYPE_F16, 512, 0, limit, 0, out, e);
+    return gpu_memory_plan(&s->g, &s->weights.config, TYPE_F16, 512, 0, limit, 0, 0, out, e);
 }
 
 /* Bytes of a unit on the GPU. */
@@ -44,7 +44,7 @@ static uint64_t unit_bytes(const gpu_budget *b, const budget_weight *w) {
 
 /* What must hold for every plan, whatever the limit. */
 static void check_plan(const gpu_budget *b) {
-    uint64_t sum = b->slot + b->staging + b->options.kv + b->options.plans, slot = 0;
+    uint64_t sum = b->slot + b->staging + b->options.kv + b->options.plans, slot = 0, expert = 0;
     for (size_t i = 0; i < BUDGET_KINDS; i++) sum += b->resident[i];
     CHECK_MESSAGE(sum == b->total && (!b->options.limit || sum <= b->options.limit), "%llu of %llu, %llu allowed",
                   (unsigned long long)sum, (unsigned long long)b->total, (unsigned long long)b->options.limit);
@@ -52,6 +52,11 @@ static void check_plan(const gpu_budget *b) {
         const budget_weight *w = &b->weights[i];
         CHECK(w->kind != BUDGET_VECTORS || !w->out);
         CHECK(w->bytes >= w->file * 9 / 10 && (w->kind == BUDGET_VECTORS || w->slot));
+        if (w->kind == BUDGET_EXPERTS) {
+            CHECK(w->out == (b->slots < w->weight->ne[2]) && b->slots >= w->used);
+            expert += w->bytes / w->weight->ne[2] + 1024; /* planes are padded */
+            continue;
+        }
         CHECK_MESSAGE(!w->out || unit_bytes(b, w) > b->options.limit - b->total, "'%s' would have fitted",
                       w->weight->name);
         if (w->out && w->kind != BUDGET_TABLES && w->slot > slot) slot = w->slot;
@@ -60,6 +65,8 @@ static void check_plan(const gpu_budget *b) {
         }
     }
     CHECK(slot == b->slot);
+    CHECK_MESSAGE(!b->expert_bytes || b->total + expert > b->options.limit, "%u slots, and one more would have fitted",
+                  b->slots);
 }
 
 static uint64_t out_count(const gpu_budget *b) {
@@ -93,7 +100,9 @@ static void test_shrinking(const char *path, bool tables, bool experts) {
     bool     seen[BUDGET_KINDS] = { false };
     while (!plan(&s, limit, &b, &e)) {
         check_plan(&b);
-        CHECK(out_count(&b) && b.everything == all.everything && b.token_bytes);
+        CHECK(out_count(&b) && b.everything == all.everything && (b.token_bytes || b.expert_bytes));
+        CHECK(!b.expert_bytes == !b.outside[BUDGET_EXPERTS] &&
+              gpu_budget_expected(&b) <= b.token_bytes + b.expert_bytes);
         for (size_t i = 0; i < BUDGET_KINDS; i++) {
             CHECK(b.resident[i] <= all.resident[i] && (b.resident[i] == all.resident[i]) == !b.outside[i]);
             seen[i] = seen[i] || b.outside[i];
@@ -147,12 +156,12 @@ static void test_numbers(void) {
                    table_bytes = (uint64_t)PER_LAYER * VOCABULARY * 2,
                    expert_bytes = 2 * ((uint64_t)WIDTH * 2 * FF * EXPERTS / 256 * 144);
     const struct {
-        uint64_t limit, tables, experts, head, token;
+        uint64_t limit, tables, head, token, experts; /* experts: bytes that a token may upload */
     } rows[] = {
         { 0, 0, 0, 0, 0 },
         { UINT64_C(6) << 30, 0, 0, 0, 0 },
-        { UINT64_C(1) << 30, table_bytes, 0, 0, 4 * PER_LAYER },
-        { UINT64_C(500) << 20, table_bytes, expert_bytes, 0, 4 * PER_LAYER + expert_bytes / EXPERTS * USED },
+        { UINT64_C(1) << 30, table_bytes, 0, 4 * PER_LAYER, 0 },
+        { UINT64_C(500) << 20, table_bytes, 0, 4 * PER_LAYER, expert_bytes / EXPERTS * USED },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         gpu_budget budget;
@@ -160,33 +169,41 @@ static void test_numbers(void) {
         CHECK_MESSAGE(!gpu_budget_make(&budget, &g, &(budget_options){ .limit = rows[i].limit }, &e), "%s", e.why);
         if (e.status) continue;
         check_plan(&budget);
-        CHECK_MESSAGE(budget.outside[BUDGET_TABLES] == rows[i].tables &&
-                          budget.outside[BUDGET_EXPERTS] == rows[i].experts &&
+        CHECK_MESSAGE(budget.outside[BUDGET_TABLES] == rows[i].tables && budget.expert_bytes == rows[i].experts &&
                           budget.outside[BUDGET_HEAD] == rows[i].head && budget.token_bytes == rows[i].token,
                       "row %zu: %llu %llu %llu %llu", i, (unsigned long long)budget.outside[BUDGET_TABLES],
-                      (unsigned long long)budget.outside[BUDGET_EXPERTS],
-                      (unsigned long long)budget.outside[BUDGET_HEAD], (unsigned long long)budget.token_bytes);
+                      (unsigned long long)budget.expert_bytes, (unsigned long long)budget.outside[BUDGET_HEAD],
+                      (unsigned long long)budget.token_bytes);
         const budget_weight *first = gpu_budget_weight(&budget, &(tensor){ .data = q }),
                             *second = gpu_budget_weight(&budget, &(tensor){ .data = k }),
                             *both = gpu_budget_weight(&budget, &(tensor){ .data = table });
         CHECK(first && second && first->unit == second->unit); /* joined */
         CHECK(both && both->table && both->kind == BUDGET_HEAD);
+        const uint64_t outside = expert_bytes / EXPERTS * (EXPERTS - budget.slots);
+        CHECK_MESSAGE(budget.outside[BUDGET_EXPERTS] == outside && (budget.slots == EXPERTS) == !rows[i].experts,
+                      "%u slots", budget.slots);
         gpu_budget_free(&budget);
     }
     CHECK(head_bytes);
 
-    TEST("with everything outside the slot holds the experts of a layer");
+    TEST("with everything outside a layer has slots for the experts of a token");
     gpu_budget budget;
     error      e = { 0 };
     CHECK_MESSAGE(!gpu_budget_make(&budget, &g, &(budget_options){ .limit = UINT64_C(200) << 20 }, &e), "%s", e.why);
     if (!e.status) {
         check_plan(&budget);
-        CHECK(budget.outside[BUDGET_HEAD] == head_bytes && budget.slot >= expert_bytes / 2 &&
-              budget.slot < expert_bytes / 2 + (1 << 20));
-        CHECK_MESSAGE(budget.token_bytes > head_bytes + 4 * (WIDTH + PER_LAYER), "%llu",
+        CHECK_MESSAGE(budget.outside[BUDGET_HEAD] == head_bytes && budget.slot && budget.slots >= USED, "%u slots",
+                      budget.slots);
+        CHECK_MESSAGE(budget.token_bytes >= head_bytes + 4 * (WIDTH + PER_LAYER), "%llu",
                       (unsigned long long)budget.token_bytes);
         gpu_budget_free(&budget);
     }
+
+    TEST("a given number of slots");
+    CHECK_MESSAGE(!gpu_budget_make(&budget, &g, &(budget_options){ .slots = 3 }, &e), "%s", e.why);
+    CHECK(budget.slots == 3 && budget.experts == EXPERTS && !budget.token_bytes && !budget.slot && budget.staging &&
+          budget.outside[BUDGET_EXPERTS] == expert_bytes / EXPERTS * (EXPERTS - 3) && budget.total < budget.everything);
+    gpu_budget_free(&budget);
     graph_free(&g);
 }
 

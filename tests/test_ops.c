@@ -70,8 +70,13 @@ static void test_backend(const backend *b) {
     test_lora(b, LORA_EMBEDDING, 33, 1, 52, 12, 3);
     test_lora(b, LORA_ROUTED, 1, 40, 24, 8, 3);
     test_lora(b, LORA_ROUTED, 33, 33, 7, 5, 1);
-    test_experts_with(b, TYPE_Q8_0, 37, 32, 32, 9, 2, true); /* experts without tokens, and two with all */
-    test_experts(b, TYPE_Q4_0, 67, 32, 32, 4, 2);            /* tiles of 32 pairs, of 64, and many experts */
+    test_experts_with(b, TYPE_Q8_0, 37, 32, 32, 9, 2, true, 0); /* experts without tokens, and two with all */
+    if (b->gpu) {
+        test_experts_with(b, TYPE_Q8_0, 1, 64, 32, 16, 3, false, 4); /* fewer on the GPU than there are */
+        test_experts_with(b, TYPE_Q8_0, 37, 64, 32, 16, 3, false, 3);
+        test_experts_with(b, TYPE_Q4_0, 5, 32, 32, 4, 2, false, 1);
+    }
+    test_experts(b, TYPE_Q4_0, 67, 32, 32, 4, 2); /* tiles of 32 pairs, of 64, and many experts */
     test_experts(b, TYPE_Q4_0, 97, 32, 32, 2, 1);
     test_experts(b, TYPE_F32, 33, 8, 4, 61, 5);
     test_matmul(b, TYPE_Q6_K, 7, 256,

@@ -279,11 +279,12 @@ static void test_small_tensors(void) {
                  { FILL_BRANCH_NORM, 0.45f, 0.55f },
                  { FILL_OUTPUT_NORM, -1.1f, 1.1f },
                  { FILL_LAYER_SCALE, 0.95f, 1 },
-                 { FILL_ROUTER, -7, 7 } };
+                 { FILL_ROUTER, -7, 7 },
+                 { FILL_SKEWED_ROUTER, -12.6f, 12.6f } };
     float values[1000];
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("values of small tensors %zu", i);
-        const synth_tensor filled = { .info = { .type = TYPE_F32, .format = quant_format_of(TYPE_F32) },
+        const synth_tensor filled = { .info = { .type = TYPE_F32, .format = quant_format_of(TYPE_F32), .ne = { 10 } },
                                       .fill = rows[i].fill };
         synth_random       random;
         synth_random_start(&random, 1, 1);

@@ -4,9 +4,12 @@
 //               → routes u32 [tokens, 2 · used]: the ids of the `used` largest logits (lower ids first among equals), then the
 //               bits of their weights: p_e / Σ_used p · scale_e, p = softmax over all experts
 //               dispatch (1, tokens, 1)     experts ≤ 512, used ≤ 64
-//   KIND group  routes → groups u32: [experts + 1] where each expert's pairs begin; [tiles] the tiles of up to `columns` pairs that products
+//   KIND slots  routes → slots u32 [tokens, 2 · used]: the slots of the ids (nowhere: it has none), for products that read a cache of experts in the
+//               place of all of them. src/gpu/experts.h describes table and report. Adds to the uses in the table. If an expert has no slot,
+//               halts the run, unless the report says that misses are quiet     dispatch (1, 1, 1)
+//   KIND group  routes, or slots → groups u32: [experts + 1] where each expert's pairs begin; [tiles] the tiles of up to `columns` pairs that products
 //               are made of, the expert in the low half and in the high half which of its tiles it is (past the last: all ones); then
-//               the pairs (token · used + slot) by expert     dispatch (1, 1, 1)
+//               the pairs (token · used + slot) by expert; those of no slot are left out     dispatch (1, 1, 1)
 //   KIND sum    out[t] = Σ_e weight_e · a[t, e]: a f32, a view as in elementwise.wgsl with a row per slot; out f32 [tokens, n]
 //               dispatch (n / 64 rounded up, tokens, 1)     n, offset and strides in units (unit.wgsl)
 //
@@ -15,7 +18,11 @@
 #include "run.wgsl"
 
 override used: u32;
+#if KIND == slots
+@group(0) @binding(2) var<storage, read_write> run: Run;
+#else
 @group(0) @binding(2) var<storage, read> run: Run;
+#endif
 
 #if KIND == route
 override a_offset:       u32;
@@ -64,6 +71,52 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     routes[token * 2u * used + thread] = id;
     routes[token * 2u * used + used + thread] = bitcast<u32>(weight);
 }
+#elif KIND == slots
+override experts: u32;
+const threads = 256u;
+const most_experts = 512u;
+const header = 4u; // words of table and report
+
+@group(0) @binding(0) var<storage, read_write> routes: array<u32>;
+@group(0) @binding(1) var<storage, read_write> slots:  array<u32>;
+@group(0) @binding(3) var<storage, read_write> table:  array<u32>;
+@group(0) @binding(4) var<storage, read_write> report: array<u32>;
+
+var<workgroup> count:  array<atomic<u32>, most_experts>;
+var<workgroup> misses: atomic<u32>;
+
+@compute @workgroup_size(threads)
+fn main(@builtin(local_invocation_index) thread: u32) {
+    let pairs = run.tokens * used;
+    let quiet = report[1] != 0u;
+    for (var x = thread; x < experts; x += threads) { atomicStore(&count[x], 0u); }
+    workgroupBarrier();
+    for (var i = thread; i < pairs; i += threads) {
+        let at = i / used * 2u * used + i % used;
+        let id = routes[at];
+        slots[at] = table[header + id];
+        atomicAdd(&count[id], 1u);
+    }
+    workgroupBarrier();
+    for (var x = thread; x < experts; x += threads) {
+        if (!quiet && atomicLoad(&count[x]) > 0u && table[header + x] == nowhere) { atomicStore(&misses, 1u); }
+    }
+    workgroupBarrier();
+    let missed = atomicLoad(&misses) > 0u;
+    for (var x = thread; x < experts; x += threads) {
+        let wanted = atomicLoad(&count[x]);
+        if (missed) {
+            report[header + x] = wanted;
+            report[header + most_experts + x] = table[header + experts + x];
+        } else if (!quiet && wanted > 0u) {
+            table[header + experts + x] += wanted;
+        }
+    }
+    if (thread == 0u && missed) {
+        report[0] = table[0];
+        run.tokens = 0u;
+    }
+}
 #elif KIND == group
 override experts: u32;
 override columns: u32; // pairs of a tile
@@ -83,7 +136,10 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     let pairs = run.tokens * used;
     for (var x = thread; x < experts; x += threads) { atomicStore(&count[x], 0u); }
     workgroupBarrier();
-    for (var i = thread; i < pairs; i += threads) { atomicAdd(&count[routes[i / used * 2u * used + i % used]], 1u); }
+    for (var i = thread; i < pairs; i += threads) {
+        let id = routes[i / used * 2u * used + i % used];
+        if (id < experts) { atomicAdd(&count[id], 1u); }
+    }
     workgroupBarrier();
     for (var x = thread; x <= experts; x += threads) {
         var begin = 0u;
@@ -104,7 +160,9 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     for (var i = all_tiles + thread; i < tiles; i += threads) { groups[experts + 1u + i] = nowhere; }
     // in any order: the result of a pair does not depend on its place
     for (var i = thread; i < pairs; i += threads) {
-        let to = atomicAdd(&next[routes[i / used * 2u * used + i % used]], 1u);
+        let id = routes[i / used * 2u * used + i % used];
+        if (id >= experts) { continue; }
+        let to = atomicAdd(&next[id], 1u);
         groups[experts + 1u + tiles + to] = i;
     }
 }

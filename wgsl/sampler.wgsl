@@ -121,6 +121,7 @@ struct Record {
 const drawn = 0u;        // status of a result
 const not_a_number = 1u; // the logits contain NaN, or an infinity if settings.finite
 const nothing_left = 2u; // every token is `never`
+const halted       = 4u; // the run lacks experts
 
 // A row's share of the buffers. Private, so it must not decide about control flow with barriers: what does is passed along.
 var<private> row: u32;
@@ -337,6 +338,12 @@ fn advance_run(token: u32) {
 }
 
 fn finish(token: u32, status: u32) {
+    if (run.tokens == 0u) { // the run was halted (moe.wgsl, KIND slots): its logits mean nothing, and it will be continued
+        let result = result_at(state[state_word(delivered)] + results - 1u);
+        state[result] = 0u;
+        state[result + 1u] = halted;
+        return;
+    }
     let next = wide_add(draws_so_far(), vec2<u32>(1u, 0u));
     state[state_word(draws)] = next.x;
     state[state_word(draws) + 1u] = next.y;

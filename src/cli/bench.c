@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "base/random.h"
+#include "gpu/experts.h"
 #include "session/session.h"
 
 #include <inttypes.h>
@@ -67,6 +68,7 @@ typedef struct {
     double              load_seconds, prefill_seconds, decode_seconds;
     uint64_t            peak_memory, private_memory;
     size_t              dispatches; /* per decoded token; 0 on the CPU */
+    expert_statistics   experts;    /* while decoding; zeros if all are on the GPU */
     gpu_profile        *timed;      /* NULL: dispatches are not timed */
     bench_profile       profile;
     bench_parallel      parallel;
@@ -204,6 +206,11 @@ static gm_status warm_up_choices(gm_session *session, const gm_sampling *greedy,
     return status == GM_OK ? next_token(session, greedy, 1, &token, e) : status;
 }
 
+static expert_statistics bench_experts(const bench *b) {
+    const expert_cache *cache = b->engine->on_gpu ? b->engine->gpu.experts : NULL;
+    return cache ? cache->statistics : (expert_statistics){ 0 };
+}
+
 static gm_status decode_once(bench *b, gm_session *session, double *seconds, error *e) {
     /* At least one token comes first, so that the timed steps are those of a running answer. */
     const size_t before = max_size(b->depth, 1);
@@ -214,11 +221,18 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     if (status == GM_OK && b->engine->on_gpu) status = warm_up_choices(session, &greedy, e);
     if (status == GM_OK) status = timing_start(b, e);
     if (status != GM_OK) return status;
-    const double start = clock_seconds();
+    const expert_statistics seen = bench_experts(b);
+    const double            start = clock_seconds();
     status = (b->engine->on_gpu ? follow_choices : feed_tokens)(b, session, &greedy, e);
     *seconds = clock_seconds() - start;
     status = timing_end(b, status, e);
     b->dispatches = session_dispatches(session);
+    b->experts = bench_experts(b);
+    b->experts.picks -= seen.picks;
+    b->experts.missed -= seen.missed;
+    b->experts.loaded -= seen.loaded;
+    b->experts.bytes -= seen.bytes;
+    b->experts.tokens -= seen.tokens;
     b->private_memory = process_memory("RssAnon"); /* while the session exists */
     return status;
 }
@@ -298,8 +312,11 @@ static double gigabytes_per_second(const bench *b) {
     return tokens_per_second(b->decode, b->decode_seconds) * (double)b->info.bytes_per_token / 1e9;
 }
 
+/* When the engine opened: experts that are cached came later. */
+static uint64_t bench_uploaded(const bench *b) { return b->engine->gpu.uploaded - bench_experts(b).bytes; }
+
 static double upload_rate(const bench *b) {
-    return b->engine->seconds.upload > 0 ? (double)b->engine->gpu.uploaded / b->engine->seconds.upload / 1e9 : 0;
+    return b->engine->seconds.upload > 0 ? (double)bench_uploaded(b) / b->engine->seconds.upload / 1e9 : 0;
 }
 
 /* The GPU's share of loading, and of the time before the first token. */
@@ -307,7 +324,7 @@ static void report_gpu_phases(report *r, const bench *b) {
     report_open(r, "gpu", '{');
     report_number(r, "self_check_seconds", b->engine->seconds.check);
     report_number(r, "upload_seconds", b->engine->seconds.upload);
-    report_count(r, "upload_bytes", b->engine->gpu.uploaded);
+    report_count(r, "upload_bytes", bench_uploaded(b));
     report_number(r, "upload_gigabytes_per_second", upload_rate(b));
     report_count(r, "shaders", gpu_pipelines(b->engine->gpu.host));
     report_number(r, "shader_seconds", b->engine->seconds.shaders);
@@ -332,6 +349,13 @@ static int bench_print_json(const bench *b, const char *name) {
     report_count(&r, "bytes_per_token", b->info.bytes_per_token);
     report_number(&r, "gigabytes_per_second", gigabytes_per_second(b));
     if (b->dispatches) report_count(&r, "dispatches_per_token", b->dispatches);
+    if (b->experts.picks) {
+        report_open(&r, "experts", '{');
+        report_count(&r, "slots", b->engine->gpu.experts->slots);
+        report_number(&r, "hit_rate", 1 - (double)b->experts.missed / (double)b->experts.picks);
+        report_number(&r, "bytes_per_token", (double)b->experts.bytes / (double)b->experts.tokens);
+        report_close(&r, '}');
+    }
     report_number(&r, "load_seconds", b->load_seconds);
     if (b->engine->on_gpu) report_gpu_phases(&r, b);
     report_count(&r, "peak_memory_bytes", b->peak_memory);
@@ -363,6 +387,13 @@ static void bench_print_text(const bench *b, const char *name) {
                tokens_per_second(b->decode, b->decode_seconds), b->decode, b->depth);
         printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
         if (b->dispatches) printf("work      %zu dispatches per token\n", b->dispatches);
+        if (b->experts.picks) {
+            char read[32];
+            format_bytes(b->experts.bytes / b->experts.tokens, read);
+            printf("experts   %u of %u in each layer; %.1f %% hits, %s per token over the bus\n",
+                   b->engine->gpu.experts->slots, b->info.experts,
+                   100 - 100 * (double)b->experts.missed / (double)b->experts.picks, read);
+        }
     }
     bench_parallel_print(&b->parallel);
     for (size_t i = 0; i < COUNT_OF(b->media); i++) bench_medium_print(&b->media[i], i == 1);

@@ -35,6 +35,10 @@ const option engine_options[ENGINE_OPTIONS] = {
     BYTES_OPTION(engine_values, gpu_memory, "gpu-memory", 0, "N",
                  "limit GPU memory, such as 4G or 900M (powers of 1024); weights that do not fit stay in main memory, "
                  "which is slower (`gemmule inspect` shows the plan); default: no limit"),
+    COUNT_OPTION(
+        engine_values, gpu_experts, "gpu-experts", 0, "N", 1, 512,
+        "experts of each layer that the GPU holds at once; others are uploaded when they are used; default: all, "
+        "or as many as fit --gpu-memory"),
 };
 
 const option sampling_options[SAMPLING_OPTIONS] = {
@@ -73,6 +77,7 @@ gm_engine_options engine_choose(const engine_values *values, const char *model) 
         .gpu = values->gpu.given ? (uint32_t)values->gpu.value + 1 : 0,
         .gpu_disable = values->gpu_disable,
         .gpu_memory = values->gpu_memory.value,
+        .gpu_experts = (uint32_t)values->gpu_experts.value,
     };
 }
 

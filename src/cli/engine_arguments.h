@@ -16,7 +16,7 @@ typedef struct {
     const char *cpu;
     count_value gpu;
     const char *gpu_disable;
-    count_value gpu_memory;
+    count_value gpu_memory, gpu_experts;
     texts_value adapters; /* DIR or DIR=scale */
 } engine_values;
 
@@ -25,7 +25,7 @@ typedef struct {
     count_value  top_k, penalty_window, seed;
 } sampling_values;
 
-enum { ENGINE_OPTIONS = 9, ADAPTER_OPTIONS = 1, SAMPLING_OPTIONS = 10 };
+enum { ENGINE_OPTIONS = 10, ADAPTER_OPTIONS = 1, SAMPLING_OPTIONS = 10 };
 extern const option engine_options[ENGINE_OPTIONS];
 extern const option
     adapter_options[ADAPTER_OPTIONS]; /* of engine_values, too, for commands that open sessions themselves */

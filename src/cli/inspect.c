@@ -12,7 +12,7 @@
 
 typedef struct {
     bool        json, tensors;
-    count_value gpu_memory, context;
+    count_value gpu_memory, gpu_experts, context;
     int         kv;
 } inspect_values;
 
@@ -22,6 +22,8 @@ static const option options[] = {
     FLAG_OPTION(inspect_values, json, "json", 0, "print one JSON object"),
     BYTES_OPTION(inspect_values, gpu_memory, "gpu-memory", 0, "N",
                  "plan for this much GPU memory, such as 4G or 900M; default: no limit"),
+    COUNT_OPTION(inspect_values, gpu_experts, "gpu-experts", 0, "N", 1, 512,
+                 "plan for N experts of each layer on the GPU; default: all, or as many as fit"),
     COUNT_OPTION(inspect_values, context, "ctx", 0, "N", 1, UINT32_MAX, "plan for a context of N tokens; default 8192"),
     CHOICE_OPTION(inspect_values, kv, "kv", 0, "TYPE", kv_choices, "plan for keys and values in f16, f32 or q8_0"),
 };
@@ -312,7 +314,10 @@ static int inspect_run(void *values, const arguments *args) {
     model_argument        model;
     gguf                 *file = NULL;
     int                   code;
-    const inspect_wishes  wishes = { v->gpu_memory.value, v->context.value, (gm_kv_type)v->kv };
+    const inspect_wishes  wishes = { .gpu_memory = v->gpu_memory.value,
+                                     .context = v->context.value,
+                                     .gpu_experts = (uint32_t)v->gpu_experts.value,
+                                     .kv = (gm_kv_type)v->kv };
     gm_status             status = model_argument_resolve(args->positional[0], &memory, &model, &e);
     if (status == GM_OK) status = gguf_open_file(model.path, &file, &e);
     if (status != GM_OK) {

@@ -47,6 +47,7 @@ typedef struct {
 /* What to plan GPU memory for; zeros are the defaults. */
 typedef struct {
     uint64_t   gpu_memory, context;
+    uint32_t   gpu_experts;
     gm_kv_type kv;
 } inspect_wishes;
 

@@ -94,7 +94,7 @@ static void plan_gpu(const model *m, const inspect_wishes *wishes, inspection *o
     out->kv_type = types[wishes->kv];
     if (model_text_graph(m, NULL, &g, &out->gpu_problem)) return;
     gpu_memory_plan(&g, &m->config, out->kv_type, out->context, towers_bytes(out->file, NULL, m->config.width),
-                    wishes->gpu_memory, 0, &out->gpu, &out->gpu_problem);
+                    wishes->gpu_memory, wishes->gpu_experts, 0, &out->gpu, &out->gpu_problem);
     graph_free(&g);
 }
 

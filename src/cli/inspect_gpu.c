@@ -50,7 +50,8 @@ void inspect_print_gpu(const inspection *f) {
     if (!*note) return;
     format_bytes(b->options.limit, other);
     format_bytes(b->everything, total);
-    inspect_line("beyond the budget", "of %s (everything takes %s); %s", other, total, note);
+    if (b->options.limit) inspect_line("beyond the budget", "of %s (everything takes %s); %s", other, total, note);
+    else inspect_line("outside", "(everything takes %s); %s", total, note);
 }
 
 static void report_kinds(report *r, const char *key, const uint64_t bytes[BUDGET_KINDS]) {
@@ -76,6 +77,9 @@ void inspect_report_gpu(report *r, const inspection *f) {
         report_count(r, "slot", b->slot);
         report_kinds(r, "outside", b->outside);
         report_count(r, "bus_bytes_per_token", b->token_bytes);
+        report_count(r, "experts", b->experts);
+        report_count(r, "expert_slots", b->slots);
+        report_count(r, "expert_bytes_per_token", b->expert_bytes);
     }
     report_close(r, '}');
 }

@@ -13,7 +13,7 @@
 typedef struct {
     count_value layers, vocabulary, window, seed;
     const char *quant, *flavour;
-    bool        towers, json, quiet;
+    bool        towers, skewed, json, quiet;
 } synth_values;
 
 static const option options[] = {
@@ -28,6 +28,8 @@ static const option options[] = {
     FLAG_OPTION(
         synth_values, towers, "towers", 0,
         "add vision and audio towers: in the same file as Ollama does, or in OUT.mmproj.gguf as llama.cpp does"),
+    FLAG_OPTION(synth_values, skewed, "skewed", 0,
+                "experts that are used unequally, as in trained models: a tenth of them for about half of the tokens"),
     COUNT_OPTION(synth_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
                  "random seed; the same seed gives the same file; default 0"),
     FLAG_OPTION(synth_values, json, "json", 0,
@@ -52,6 +54,7 @@ static int synth_run(void *values, const arguments *args) {
         .vocabulary = (int)v->vocabulary.value,
         .window = (int)v->window.value,
         .towers = v->towers,
+        .skewed = v->skewed,
         .seed = v->seed.value,
     };
     progress bar;

@@ -2,6 +2,7 @@
 
 #include "gpu/backend.h"
 
+#include "gpu/experts.h"
 #include "gpu/matmul.h"
 
 #include <stdlib.h>
@@ -33,11 +34,12 @@ void gpu_backend_clear(gpu_backend *b) {
         b->sets = set->next;
         weight_set_free(b, set);
     }
-    const gpu_id buffers[] = { b->staging, b->piece, b->flags, b->slot };
+    const gpu_id buffers[] = { b->lanes.buffer, b->piece, b->flags, b->slot };
     for (size_t i = 0; i < COUNT_OF(buffers); i++) {
         if (buffers[i]) gpu_buffer_free(b->host, buffers[i]);
     }
     gpu_backend_stream_restart(b);
+    expert_cache_free(b);
     if (b->flag_ticket) gpu_ticket_done(b->host, b->flag_ticket);
     *b = (gpu_backend){ .host = b->host, .precise = b->precise, .budget = b->budget, .reads = b->reads };
 }
@@ -103,9 +105,12 @@ static gm_status lay_out(gpu_backend *b, gpu_weight *w, const tensor *first, con
     const budget_weight *plan = b->budget ? gpu_budget_weight(b->budget, first) : NULL;
     uint64_t             most = gpu_host_info(b->host)->max_binding;
     w->gathered = plan && plan->out && plan->table;
-    w->streamed = plan && plan->out && plan->kind != BUDGET_TABLES;
+    w->cached = plan && plan->out && plan->kind == BUDGET_EXPERTS;
+    w->streamed = plan && plan->out && plan->kind != BUDGET_TABLES && !w->cached;
     if (w->streamed && w->part_count == 1 && plan->slot < most) most = plan->slot;
-    return weight_layout_make(&w->layout, first->type, ne, most, e);
+    TRY(weight_layout_make(&w->like, first->type, ne, most, e));
+    const uint64_t slots[3] = { ne[0], ne[1], w->cached ? b->budget->slots : ne[2] };
+    return weight_layout_make(&w->layout, first->type, slots, most, e);
 }
 
 static gm_status add_matrix(gpu_backend *b, gpu_weight *w, tensor *const *parts, error *e) {
@@ -163,8 +168,8 @@ static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, e
         b->staging_least = max_size(b->staging_least, weight_staging_least(&w->layout));
     }
     for (size_t i = 0; i < w->part_count; i++) {
-        if (!w->gathered && !w->streamed) b->total += w->parts[i].bytes;
-        if (matrix) b->staging_bytes = max_size(b->staging_bytes, budget_staging(&w->layout, w->parts[i].bytes));
+        if (!w->gathered && !w->streamed && !w->cached) b->total += w->parts[i].bytes;
+        if (matrix) b->lanes.bytes = max_size(b->lanes.bytes, budget_staging(&w->layout, w->parts[i].bytes));
     }
     return GM_OK;
 }
@@ -175,6 +180,7 @@ static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
         tensor *parts[GPU_WEIGHT_PARTS + 1] = { o->in[0] };
         if (o->kind == OP_PRODUCTS) memcpy(parts, o->in, GPU_WEIGHT_PARTS * sizeof *parts);
         TRY(add_weight(b, parts, true, e));
+        if (o->kind == OP_PRODUCTS && o->in[FUSED_ROUTES]) TRY(expert_cache_add(b, o, e));
     }
     if (o->kind == OP_SHRINKS) {
         tensor *const parts[GPU_WEIGHT_PARTS + 1] = { o->in[FUSED_W0], o->in[FUSED_W1], o->in[FUSED_W2] };
@@ -187,15 +193,6 @@ static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
         if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT) TRY(add_weight(b, parts, false, e));
     }
     return GM_OK;
-}
-
-/* One lane if the bytes are in memory. Several if they must be read, so that reads run in parallel. */
-static void make_lanes(gpu_backend *b) {
-    const uint64_t unit = max_size(gpu_host_info(b->host)->alignment, 256),
-                   part = b->staging_bytes / GPU_LANES / unit * unit;
-    const bool several = b->reads && part >= b->staging_least;
-    b->lanes = several ? GPU_LANES : 1;
-    b->lane_bytes = several ? part : b->staging_bytes;
 }
 
 static gpu_weight_set *weight_set_new(gpu_backend *b, const graph *g, error *e) {
@@ -221,7 +218,9 @@ gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e) {
     gpu_weight_set *set = weight_set_new(b, g, e);
     gm_status       status = set ? GM_OK : e->status;
     for (size_t i = 0; i < fused.op_count && !status; i++) status = add_weights_of(b, &fused.ops[i], e);
-    for (size_t i = 0; set && i < set->count; i++) set->weights[i].like = set->weights[i].layout;
+    for (size_t i = 0; set && i < set->count; i++) {
+        if (!set->weights[i].matrix) set->weights[i].like = set->weights[i].layout;
+    }
     if (status && set) {
         b->sets = set->next;
         weight_set_free(b, set);
@@ -281,24 +280,22 @@ void gpu_backend_release(gpu_backend *b, const graph *g) {
 /* ---- buffers for uploading ---- */
 
 static gm_status backend_create_staging(gpu_backend *b, error *e) {
-    const gpu_id   before[] = { b->staging, b->piece, b->flags };
+    const gpu_id   before[] = { b->lanes.buffer, b->piece, b->flags };
     const uint64_t slot = b->budget ? b->budget->slot : 0;
     for (size_t i = 0; i < COUNT_OF(before); i++) {
         if (before[i]) gpu_buffer_free(b->host, before[i]);
     }
     b->piece = b->flags = 0;
     b->next_weight = b->next_tile = b->next_chunk = 0;
-    b->staging_bytes = max_size(b->staging_bytes, 256);
-    make_lanes(b);
-    b->staging = gpu_buffer_new(b->host, b->staging_bytes, e);
-    if (!b->staging) return e->status;
+    b->lanes.buffer = 0;
+    TRY(gpu_lanes_make(b, &b->lanes, max_size(b->lanes.bytes, 256), e));
     b->flags_made = (uint32_t)max_size(b->flag_count, 4);
     b->flags = gpu_buffer_new(b->host, b->flags_made * sizeof(uint32_t), e);
     if (!b->flags) return e->status;
     if (slot && !b->slot) b->slot = gpu_buffer_new(b->host, slot, e);
     if (slot && !b->slot) return e->status;
     b->piece = gpu_buffer_new(b->host, WEIGHT_PIECE_WORDS * sizeof(uint32_t), e);
-    return b->piece ? GM_OK : e->status;
+    return b->piece ? expert_cache_make(b, e) : e->status;
 }
 
 bool gpu_backend_is_busy(const gpu_backend *b, const graph *g) {
@@ -324,7 +321,7 @@ gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
     return status;
 }
 
-static gm_status weight_create_buffers(gpu_backend *b, gpu_weight *w, error *e) {
+gm_status gpu_weight_create_buffers(gpu_backend *b, gpu_weight *w, error *e) {
     for (uint32_t tile = 0; tile < w->layout.tiles && !w->gathered && !w->streamed; tile++) {
         const uint64_t vector = round_up((uint64_t)w->layout.k * sizeof(float), 16);
         const uint64_t bytes = w->matrix ? weight_tile_of(&w->layout, tile).bytes : vector;
@@ -345,7 +342,7 @@ gm_status gpu_backend_reserve(gpu_backend *b, const graph *g, error *e) {
             const tensor *t = &w->parts[part].weight;
             set->complete = set->complete && !w->matrix && !t->data && !t->from;
         }
-        status = weight_create_buffers(b, &set->weights[i], e);
+        status = gpu_weight_create_buffers(b, &set->weights[i], e);
     }
     for (size_t i = 0; i < set->count && set->complete && !status; i++)
         b->uploaded += (uint64_t)set->weights[i].layout.k * sizeof(float);

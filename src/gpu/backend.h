@@ -11,7 +11,7 @@
 #include "graph/fuse.h"
 #include "graph/run.h"
 
-enum { GPU_WEIGHT_PARTS = 3, GPU_LANES = 4 };
+enum { GPU_WEIGHT_PARTS = 3 };
 
 /* A weight on the GPU: one tensor, or several that are multiplied together, with their rows joined. Matrices are
  * repacked into tiles; vectors stay f32, and those of joined adapters lie one after the other. */
@@ -20,14 +20,17 @@ typedef struct {
         tensor   weight;
         uint64_t bytes;
     } parts[GPU_WEIGHT_PARTS];
-    size_t        part_count;
-    bool          matrix;
-    bool          gathered; /* not on the GPU: the host looks up its rows */
-    bool          streamed; /* not on the GPU: each run uploads its tiles into the slot */
+    size_t part_count;
+    bool   matrix;
+    bool   gathered; /* not on the GPU: the host looks up its rows */
+    bool   streamed; /* not on the GPU: each run uploads its tiles into the slot */
+    bool   cached; /* some of its experts are on the GPU (gpu/experts.h); `layout` has slots in the place of experts */
+    uint32_t      expert_layer; /* of the cache, if cached */
     weight_layout layout;
-    weight_layout like;  /* the layout for which kernels are chosen; differs from `layout` only in the self-check */
-    gpu_id       *tiles; /* a vector has one; NULL: its set was released */
-    uint32_t      first_flag; /* index of the first tile's damage flag; the other tiles' follow */
+    weight_layout
+             like; /* the layout for which kernels are chosen; differs from `layout` if cached, and in the self-check */
+    gpu_id  *tiles;      /* a vector has one; NULL: its set was released */
+    uint32_t first_flag; /* index of the first tile's damage flag; the other tiles' follow */
 } gpu_weight;
 
 /* A piece of a tile that is being uploaded: its bytes go to a lane of the staging buffer, and are then repacked. */
@@ -38,6 +41,14 @@ typedef struct {
     weight_piece      piece;
     uint32_t          tickets[GPU_WEIGHT_PARTS]; /* pending reads; 0: none */
 } gpu_staged;
+
+/* A staging buffer: a ring of lanes, the oldest at `first`. */
+typedef struct {
+    gpu_id     buffer;
+    uint64_t   bytes, lane_bytes;
+    gpu_staged staged[GPU_LANES];
+    size_t     count, first, used;
+} gpu_lanes;
 
 /* The weights of a graph that no other set has. */
 typedef struct gpu_weight_set gpu_weight_set;
@@ -67,23 +78,25 @@ typedef struct {
 typedef void gpu_submission_watch(void *user, const gpu_submission *s);
 
 typedef struct {
-    gpu_host         *host;
-    bool              precise;               /* f32 activations in every product */
-    const gpu_budget *budget;                /* NULL: all weights are on the GPU */
-    reads            *reads;                 /* reads weights that are not in memory; NULL: all are in memory */
-    gpu_weight_set   *sets;                  /* the latest first; at most one of them is being uploaded */
-    gpu_id            staging, piece, flags; /* for uploading; kept as long as there is a slot */
-    uint64_t          staging_bytes, staging_least;
-    gpu_staged        staged[GPU_LANES]; /* a ring; the oldest is at first_staged */
-    size_t            lanes, first_staged, staged_count;
-    uint64_t          lane_bytes;
-    uint32_t          flag_count, flag_ticket;
-    uint32_t          flags_made;  /* flags that the buffer has: weights that were listed later have none in it */
-    gpu_id            slot;        /* for the tiles of streamed weights; 0: there are none */
-    gpu_plan         *slot_for;    /* whose tile is being uploaded; others finish it before they use the slot */
-    size_t            next_weight; /* where the upload continues */
-    uint32_t          next_tile, next_chunk;
-    uint64_t          uploaded, total; /* bytes of the file; total: of the weights that stay on the GPU */
+    gpu_host            *host;
+    bool                 precise;      /* f32 activations in every product */
+    const gpu_budget    *budget;       /* NULL: all weights are on the GPU */
+    reads               *reads;        /* reads weights that are not in memory; NULL: all are in memory */
+    gpu_weight_set      *sets;         /* the latest first; at most one of them is being uploaded */
+    gpu_lanes            lanes;        /* for uploading, like */
+    gpu_id               piece, flags; /* these; kept as long as there is a slot, or a cache of experts */
+    uint64_t             staging_least;
+    uint32_t             flag_count, flag_ticket;
+    uint32_t             flags_made;  /* flags that the buffer has: weights that were listed later have none in it */
+    gpu_id               slot;        /* for the tiles of streamed weights; 0: there are none */
+    struct expert_cache *experts;     /* NULL: all experts are on the GPU */
+    gpu_plan            *slot_for;    /* whose tile is being uploaded; others finish it before they use the slot */
+    size_t               next_weight; /* where the upload continues */
+    uint32_t             next_tile, next_chunk;
+    uint64_t             uploaded, total; /* bytes of the file; total: of the weights that stay on the GPU */
+
+    uint32_t
+        kv_moves; /* counts how often keys and values moved to other slots: runs that began before must not go on */
 
     gpu_submission_watch *watch; /* NULL: nobody watches. Runs that stream weights are not reported */
     void                 *watch_user;
@@ -142,6 +155,17 @@ void gpu_backend_stream_restart(gpu_backend *b);
 /* ask_damage queues a read of the streamed weights' damage flags; damage checks the latest answer that has arrived. */
 gm_status gpu_backend_ask_damage(gpu_backend *b, error *e);
 gm_status gpu_backend_damage(gpu_backend *b, error *e);
+
+/* Lanes that experts are uploaded through. `make` creates the buffer; `stage_expert` stages the piece of an expert that begins with its
+ * chunk `*chunk`, and advances that (0: it was the last); there must be a free lane. `finish` repacks the oldest piece; `*next` is where the one
+ * after it begins. GM_AGAIN as above. `clear` drops pieces that are under way. */
+gm_status gpu_lanes_make(gpu_backend *b, gpu_lanes *l, uint64_t bytes, error *e);
+gm_status gpu_lanes_stage_expert(gpu_backend *b, gpu_lanes *l, const gpu_weight *w, uint32_t expert, uint32_t slot,
+                                 uint32_t *chunk, error *e);
+gm_status gpu_lanes_finish(gpu_backend *b, gpu_lanes *l, uint32_t *next, error *e);
+void      gpu_lanes_clear(gpu_backend *b, gpu_lanes *l);
+/* Creates the buffers of a weight, if it stays on the GPU: all, or fails. */
+gm_status gpu_weight_create_buffers(gpu_backend *b, gpu_weight *w, error *e);
 
 /* The weights that were listed for this graph; NULL: none. */
 gpu_weight_set *gpu_backend_set(const gpu_backend *b, const graph *g);

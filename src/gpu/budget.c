@@ -29,8 +29,12 @@ const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight
     return NULL;
 }
 
-/* Bytes of the largest tile of a matrix that is uploaded tile by tile; rows are never split. Experts reserve room in
- * the slot for their whole tile, although only the experts in use are uploaded. */
+bool budget_can_cache(const tensor *w) {
+    const weight_layout shape = { .k = (uint32_t)w->ne[0], .chunks = (uint32_t)((w->ne[0] + 31) / 32) };
+    return w->ne[2] > 1 && w->ne[1] * shape.chunks % weight_piece_unit(&shape) == 0;
+}
+
+/* Bytes of the largest tile of a matrix that is uploaded tile by tile; rows are never split. */
 static gm_status largest_tile(const tensor *w, uint64_t max_binding, uint64_t *out, error *e) {
     weight_layout layout;
     for (uint64_t wanted = STREAMED_TILE; w->ne[2] == 1 && wanted < max_binding; wanted *= 2) {
@@ -53,6 +57,7 @@ static gm_status measure(budget_weight *b, uint64_t max_binding, error *e) {
     TRY(weight_layout_make(&layout, w->type, w->ne, max_binding, e));
     b->bytes = weight_bytes(&layout);
     b->staging = budget_staging(&layout, b->file);
+    if (b->kind == BUDGET_EXPERTS) b->expert_staging = budget_staging(&layout, GPU_LANES * b->file / w->ne[2]);
     return largest_tile(w, max_binding, &b->slot, e);
 }
 
@@ -63,7 +68,7 @@ static gm_status budget_add_weight(gpu_budget *b, const op *o, size_t input, uin
     budget_kind    kind = BUDGET_VECTORS;
     if (table) kind = BUDGET_TABLES;
     if (product) kind = BUDGET_LAYERS;
-    if (product && o->in[FUSED_ROUTES]) kind = BUDGET_EXPERTS;
+    if (product && o->in[FUSED_ROUTES] && budget_can_cache(w)) kind = BUDGET_EXPERTS;
     if (product && o->in[FUSED_A]->axis == AXIS_OUTPUTS) kind = BUDGET_HEAD;
     if (known) { /* a table that is also a matrix of a product */
         known->table = known->table || table;
@@ -72,6 +77,7 @@ static gm_status budget_add_weight(gpu_budget *b, const op *o, size_t input, uin
         return GM_OK;
     }
     b->weights[b->count] = (budget_weight){ .weight = w, .kind = kind, .unit = unit, .table = table, .used = o->used };
+    if (kind == BUDGET_EXPERTS) b->experts = (uint32_t)larger(b->experts, w->ne[2]);
     return measure(&b->weights[b->count++], b->options.max_binding, e);
 }
 
@@ -101,15 +107,36 @@ static gm_status find_weights(gpu_budget *b, const graph *g, error *e) {
 
 /* ---- choosing what leaves the GPU ---- */
 
+/* Bytes of a matrix of experts on the GPU if only so many of them have room. */
+static uint64_t bytes_of_slots(const gpu_budget *b, const budget_weight *w, uint32_t slots) {
+    const uint64_t ne[3] = { w->weight->ne[0], w->weight->ne[1], slots };
+    weight_layout  layout;
+    error          ignored = { 0 };
+    if (slots >= w->weight->ne[2]) return w->bytes;
+    return weight_layout_make(&layout, w->weight->type, ne, b->options.max_binding, &ignored) ? w->bytes
+                                                                                              : weight_bytes(&layout);
+}
+
 static void budget_add_up(gpu_budget *b) {
-    uint64_t weights = 0;
+    uint64_t weights = 0, experts = 0;
     memset(b->resident, 0, sizeof b->resident);
     memset(b->outside, 0, sizeof b->outside);
-    b->slot = b->staging = b->token_bytes = 0;
+    b->slot = b->staging = b->token_bytes = b->expert_bytes = 0;
     for (size_t i = 0; i < b->count; i++) {
-        const budget_weight *w = &b->weights[i];
-        const uint64_t       share = w->kind == BUDGET_EXPERTS ? w->file / w->weight->ne[2] * w->used : w->file;
+        budget_weight *w = &b->weights[i];
+        const uint64_t each = w->file / w->weight->ne[2];
         b->staging = larger(b->staging, w->staging);
+        if (w->kind == BUDGET_EXPERTS) {
+            const uint64_t there = bytes_of_slots(b, w, b->slots);
+            w->out = b->slots < w->weight->ne[2];
+            b->resident[w->kind] += there;
+            weights += there;
+            if (!w->out) continue;
+            b->outside[w->kind] += each * (w->weight->ne[2] - b->slots);
+            b->expert_bytes += each * w->used;
+            experts = larger(experts, w->expert_staging);
+            continue;
+        }
         if (!w->out) {
             b->resident[w->kind] += w->bytes;
             weights += w->bytes;
@@ -118,10 +145,24 @@ static void budget_add_up(gpu_budget *b) {
         b->outside[w->kind] += w->file;
         if (w->table) b->token_bytes += w->weight->ne[0] * sizeof(float);
         if (w->kind == BUDGET_TABLES) continue;
-        b->token_bytes += share;
+        b->token_bytes += w->file;
         b->slot = larger(b->slot, w->slot);
     }
+    b->staging += experts;
     b->total = weights + b->slot + b->staging + b->options.kv + b->options.plans + b->options.tower;
+}
+
+uint64_t gpu_budget_expected(const gpu_budget *b) {
+    return b->token_bytes + (b->experts ? b->expert_bytes / b->experts * (b->experts - b->slots) : 0);
+}
+
+/* The fewest slots that a layer needs: a token's experts should not replace each other. */
+static uint32_t least_slots(const gpu_budget *b) {
+    uint32_t used = 1;
+    for (size_t i = 0; i < b->count; i++) {
+        if (b->weights[i].kind == BUDGET_EXPERTS && b->weights[i].used > used) used = b->weights[i].used;
+    }
+    return (uint32_t)smaller(used, b->experts);
 }
 
 /* The next weight to leave the GPU: the largest table, or the last unit, of the first kind that has any left. */
@@ -129,7 +170,9 @@ static budget_weight *next_out(const gpu_budget *b) {
     budget_weight *found = NULL;
     for (size_t i = 0; i < b->count; i++) {
         budget_weight *w = &b->weights[i];
-        if (w->out || w->kind == BUDGET_VECTORS) continue;
+        if ((w->kind == BUDGET_EXPERTS ? b->options.slots || b->slots <= least_slots(b) : w->out) ||
+            w->kind == BUDGET_VECTORS)
+            continue;
         if (!found || w->kind < found->kind) found = w;
         else if (w->kind == found->kind && (w->kind != BUDGET_TABLES || w->bytes > found->bytes)) found = w;
     }
@@ -146,9 +189,22 @@ static gm_status budget_refuse(const gpu_budget *b, error *e) {
         (unsigned long long)b->resident[BUDGET_VECTORS]);
 }
 
+/* Experts leave together, as far as they can. */
 static void move_unit(gpu_budget *b, budget_kind kind, uint32_t unit, bool out) {
+    if (kind == BUDGET_EXPERTS && out) b->slots = least_slots(b);
     for (size_t i = 0; i < b->count; i++) {
-        if (b->weights[i].kind == kind && b->weights[i].unit == unit) b->weights[i].out = out;
+        if (kind != BUDGET_EXPERTS && b->weights[i].kind == kind && b->weights[i].unit == unit) b->weights[i].out = out;
+    }
+    budget_add_up(b);
+}
+
+/* As many slots for experts as fit. */
+static void fill_slots(gpu_budget *b) {
+    const uint32_t least = b->slots;
+    if (b->options.slots) return;
+    for (b->slots = b->experts; b->slots > least; b->slots--) {
+        budget_add_up(b);
+        if (b->total <= b->options.limit) return;
     }
     budget_add_up(b);
 }
@@ -157,9 +213,10 @@ static void move_unit(gpu_budget *b, budget_kind kind, uint32_t unit, bool out) 
 static void fill_up(gpu_budget *b) {
     static const budget_kind order[] = { BUDGET_LAYERS, BUDGET_HEAD, BUDGET_EXPERTS, BUDGET_TABLES };
     for (size_t k = 0; k < COUNT_OF(order); k++) {
+        if (order[k] == BUDGET_EXPERTS) fill_slots(b);
         for (size_t i = 0; i < b->count; i++) {
             const budget_weight *w = &b->weights[i];
-            if (w->kind != order[k] || !w->out) continue;
+            if (w->kind != order[k] || w->kind == BUDGET_EXPERTS || !w->out) continue;
             move_unit(b, w->kind, w->unit, false);
             if (b->total > b->options.limit) move_unit(b, w->kind, w->unit, true);
         }
@@ -167,8 +224,11 @@ static void fill_up(gpu_budget *b) {
 }
 
 static gm_status decide(gpu_budget *b, error *e) {
+    b->slots = b->experts;
     budget_add_up(b);
     b->everything = b->total;
+    if (b->options.slots && b->experts) b->slots = (uint32_t)smaller(b->options.slots, b->experts);
+    budget_add_up(b);
     while (b->options.limit && b->total > b->options.limit) {
         const budget_weight *next = next_out(b);
         if (!next) return budget_refuse(b, e);
@@ -214,8 +274,8 @@ static const char *in_words(uint64_t bytes, char out[32]) {
 void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t size) {
     const char *const how[BUDGET_KINDS] = { in_file ? "tables (rows are read for each token)"
                                                     : "tables (the host looks up rows)",
-                                            "experts (those in use are uploaded for each run)",
-                                            "layers (uploaded for each run)", "head (uploaded for each run)", "" };
+                                            "experts (uploaded when they are used)", "layers (uploaded for each run)",
+                                            "head (uploaded for each run)", "" };
     const char *where = in_file ? "left in the file: " : "left in main memory: ";
     char        amount[32];
     int         used = 0;
@@ -225,8 +285,13 @@ void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t siz
         used += snprintf(out + used, size - (size_t)used, "%s%s of %s", used ? ", " : where,
                          in_words(b->outside[kind], amount), how[kind]);
     }
-    if (used > 0 && (size_t)used < size)
-        snprintf(out + used, size - (size_t)used, "; %s over the bus for each token", in_words(b->token_bytes, amount));
+    if (used > 0 && (size_t)used < size && b->token_bytes)
+        used += snprintf(out + used, size - (size_t)used, "; %s over the bus for each token",
+                         in_words(b->token_bytes, amount));
+    if (used > 0 && (size_t)used < size && b->expert_bytes)
+        snprintf(out + used, size - (size_t)used,
+                 "; %u of %u experts of each layer are on the GPU, up to %s over the bus for each token for others",
+                 b->slots, b->experts, in_words(b->expert_bytes, amount));
 }
 
 /* ---- memory of plans ---- */
@@ -236,6 +301,16 @@ static void value_live_at(layout_item *items, const tensor *t, uint32_t now) {
     layout_item *item = &items[(t->base ? t->base : t)->index];
     if (now < item->first) item->first = now;
     if (now > item->last) item->last = now;
+}
+
+void budget_keep_values(layout_item *items, size_t count, uint32_t first, uint32_t last, uint32_t end) {
+    for (size_t i = 0; i < count; i++) {
+        layout_item *item = &items[i];
+        if (!item->bytes || item->first > last || item->last < first) continue;
+        if (item->first < first && end) item->last = end;
+        if (item->first > first) item->first = first;
+        if (item->last < last) item->last = last;
+    }
 }
 
 /* Bytes of the values of `tokens` tokens in a plan's layout, plus an eighth for what a plan adds. */
@@ -251,6 +326,15 @@ static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, erro
         items[o->out->index].bytes =
             round_up((o->out->axis == AXIS_TOKENS ? tokens : 1) * o->out->token_stride * sizeof(float), 256);
         value_live_at(items, o->out, i);
+    }
+    for (uint32_t first = 0, last; first < g->op_count; first++) {
+        if (g->ops[first].kind != OP_MATMUL_EXPERTS) continue;
+        for (uint32_t i = last = first; i < g->op_count; i++) {
+            if (g->ops[i].kind == OP_MATMUL_EXPERTS && g->ops[i].in[2] == g->ops[first].in[2]) last = i;
+        }
+        budget_keep_values(items, g->value_count, first, last,
+                           tokens <= BUDGET_RETURNING_TOKENS ? (uint32_t)g->op_count : 0);
+        first = last;
     }
     const gm_status status = layout_assign(items, g->value_count, 256, 0, &bytes, e);
     free(items);

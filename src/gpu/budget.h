@@ -3,17 +3,18 @@
  *
  * If the budget is too small, these leave the GPU, one after another, until the rest fits:
  *   tables    that are only looked up (a per-layer table): the host writes the rows of a batch's ids
- *   experts   starting with the last layer: each run uploads the experts that its batch uses
+ *   experts   of all layers: each layer keeps as many as fit, in slots, and runs upload those that are not there
  *   layers    their other matrices, starting with the last layer: uploaded for each run
  *   head      the matrix of the logits: uploaded for each run; if it is also the input's table, the host looks up rows
- * Whatever still fits after that returns to the GPU. Weights that are uploaded for each run share one slot, tile by
- * tile. */
+ * Whatever still fits after that returns to the GPU. Layers and the head, if they are uploaded for each run, share one
+ * area, tile by tile. Experts have slots of their own (gpu/experts.h). */
 
 #ifndef GM_GPU_BUDGET_H
 #define GM_GPU_BUDGET_H
 
 #include "gpu/weights.h"
 #include "graph/graph.h"
+#include "graph/layout.h"
 
 typedef enum { BUDGET_TABLES, BUDGET_EXPERTS, BUDGET_LAYERS, BUDGET_HEAD, BUDGET_VECTORS, BUDGET_KINDS } budget_kind;
 
@@ -28,8 +29,9 @@ typedef struct {
     uint32_t      used;  /* experts per token */
     uint64_t      bytes; /* on the GPU */
     uint64_t      file;  /* in the file */
-    uint64_t      slot;  /* bytes that it needs in the slot, if it is uploaded for each run */
+    uint64_t      slot;  /* bytes that it needs in the shared area, if it is uploaded for each run */
     uint64_t      staging;
+    uint64_t      expert_staging; /* experts: to upload them into slots */
 } budget_weight;
 
 typedef struct {
@@ -38,6 +40,7 @@ typedef struct {
     uint64_t plans;       /* reserved for plans: budget_plans */
     uint64_t tower;       /* reserved for a tower, which is loaded when it is needed */
     uint64_t max_binding; /* the GPU's limit; 0: not known yet */
+    uint32_t slots;       /* experts of each layer on the GPU; 0: as many as fit */
 } budget_options;
 
 typedef struct {
@@ -47,10 +50,13 @@ typedef struct {
     uint64_t       resident[BUDGET_KINDS]; /* bytes on the GPU */
     uint64_t       outside[BUDGET_KINDS];  /* bytes of the file that stay in main memory */
     uint64_t       slot;                   /* bytes shared by weights that are uploaded for each run; 0: none are */
-    uint64_t       staging;                /* bytes of the staging buffer */
+    uint64_t       staging;                /* bytes of the staging buffers */
     uint64_t       total;                  /* all of it: weights, slot, staging, keys and values, plans, tower */
     uint64_t       everything;             /* the total if nothing stayed outside */
-    uint64_t       token_bytes;            /* bytes uploaded for each decoded token */
+    uint64_t       token_bytes;            /* bytes uploaded for each decoded token, without experts */
+    uint64_t       expert_bytes;           /* the same for experts, if none of a token's is in its slot */
+    uint32_t       experts;                /* of a layer; 0: there are none that could leave the GPU */
+    uint32_t       slots; /* of each layer for experts; as many as there are experts: all are resident */
 } gpu_budget;
 
 /* GM_NO_MEMORY, with the numbers, if even the minimum does not fit; `total` then says how much that is. If main memory is
@@ -63,6 +69,18 @@ const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight
 /* One sentence: what stays in main memory, or in a file that is read as needed, and what that costs. Empty if
  * everything is on the GPU. */
 void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t size);
+
+/* Whether experts of such a weight can have slots: each must be made of whole pieces (weight_piece_unit). */
+bool budget_can_cache(const tensor *weight);
+/* Bytes that a token is expected to upload if its experts are chosen at random. */
+uint64_t gpu_budget_expected(const gpu_budget *b);
+
+/* Ops first … last of a plan are the products of a layer's experts, which may run several times, each time with other experts in the slots:
+ * values that they read or write keep their places that long. If the run may go on with experts missing and then return to `first`, what is
+ * read from there on keeps its place until `end`; 0: it does not. */
+void budget_keep_values(layout_item *items, size_t count, uint32_t first, uint32_t last, uint32_t end);
+/* Runs of so many tokens may. */
+enum { BUDGET_RETURNING_TOKENS = 4 };
 
 /* Approximate bytes of the plans for 1, 4, 16, 64 and 256 tokens together. */
 gm_status budget_plans(const graph *g, uint64_t *out, error *e);

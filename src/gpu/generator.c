@@ -1,6 +1,8 @@
 #include "gpu/generator.h"
 
+#include "gpu/experts.h"
 #include "gpu/plan.h"
+#include "gpu/streaming.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +31,8 @@ typedef struct {
 } generator_row;
 
 typedef struct {
-    uint32_t ticket;
-    uint32_t rows; /* a bit for each row that takes part */
+    uint32_t ticket; /* of its draws; 0: it has not been submitted whole, because experts may be missing */
+    uint32_t rows;   /* a bit for each row that takes part */
 } generator_step;
 
 struct gpu_generator {
@@ -48,6 +50,8 @@ struct gpu_generator {
     bool           set_aside;    /* it is there, not in the plan's buffers */
     generator_step steps[GENERATOR_STEPS]; /* a ring */
     size_t         oldest, flying;
+    uint32_t       kv_moves;   /* of the backend, when the last row joined: records name places of keys and values */
+    bool           advancing;  /* the first step without a ticket runs, from report to report (streaming.h) */
     size_t         dispatches; /* of a step, as chosen last */
 };
 
@@ -131,6 +135,12 @@ void gpu_generator_free(gpu_generator *g) {
 }
 
 /* ---- settings ---- */
+
+static size_t bits_in(uint32_t rows) {
+    size_t count = 0;
+    for (; rows; rows &= rows - 1) count++;
+    return count;
+}
 
 static gm_status generator_submit_words(gpu_generator *g, gpu_words *words, error *e) {
     const gm_status status = words->failed ? fail_memory(e, "a command list", words->count * sizeof(uint32_t))
@@ -255,6 +265,102 @@ static gm_status generator_choose_list(gpu_generator *g, error *e) {
     return GM_OK;
 }
 
+static uint32_t generator_live_rows(const gpu_generator *g) {
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < g->shape.rows; i++) rows |= (uint32_t)g->rows[i].live << i;
+    return rows;
+}
+
+static gm_status generator_take_plan(gpu_generator *g, error *e);
+
+/* ---- experts that are missing ----
+ *
+ * While misses are rare, steps are submitted whole and ahead. If one turns out to lack experts, it and all after it have drawn nothing; it runs
+ * on from report to report, and then the sampler draws. The others begin after it. */
+
+static uint64_t step_bytes_each(const gpu_generator *g, uint64_t bytes) { return bytes / g->shape.rows; }
+
+/* Submits the sampler's dispatches alone: the plan's are done. */
+static gm_status generator_draw(gpu_generator *g, generator_step *step, error *e) {
+    gpu_host *h = g->plan->backend->host;
+    TRY(generator_choose_list(g, e));
+    const size_t   skipped = g->plan->end_dispatch - g->plan->first_dispatch, from = 1 + skipped;
+    const uint32_t ticket = gpu_ticket_new(h);
+    gpu_words      words = { 0 };
+    if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
+    g->list->words.data[g->list->at_ticket] = ticket;
+    gpu_words_begin(&words);
+    gpu_words_append(&words, g->list->words.data + from, g->list->words.count - from);
+    const gm_status status = generator_submit_words(g, &words, e);
+    if (status) gpu_ticket_done(h, ticket);
+    else step->ticket = ticket;
+    return status;
+}
+
+static generator_step *generator_step_at(gpu_generator *g, size_t i) {
+    return &g->steps[(g->oldest + i) % GENERATOR_STEPS];
+}
+
+/* Step i has drawn nothing. If no other step was submitted after it, what it computed is still there. */
+static gm_status generator_return_to(gpu_generator *g, size_t i, error *e) {
+    gpu_plan *p = g->plan;
+    bool      newest = true;
+    for (size_t j = i; j < g->flying; j++) {
+        generator_step *step = generator_step_at(g, j);
+        if (j > i && step->ticket) newest = false;
+        if (step->ticket) gpu_ticket_done(p->backend->host, step->ticket);
+        step->ticket = 0;
+    }
+    g->advancing = true;
+    if (newest) return streaming_look(p, g->shape.rows, e);
+    streaming_rewind(p, g->shape.rows);
+    return GM_OK;
+}
+
+/* Goes on with step i, which has no ticket. */
+static gm_status generator_advance(gpu_generator *g, generator_step *step, error *e) {
+    TRY(generator_take_plan(g, e));
+    if (!g->advancing) streaming_rewind(g->plan, g->shape.rows);
+    g->advancing = true;
+    const gm_status status = streaming_advance(g->plan, e);
+    if (status) {
+        if (status != GM_AGAIN) streaming_restart(g->plan);
+        if (status != GM_AGAIN) g->advancing = false;
+        return status;
+    }
+    const gm_status drawn = generator_draw(g, step, e);
+    if (drawn != GM_AGAIN) g->advancing = false;
+    return drawn;
+}
+
+/* Waits until the draws of the first `count` steps have arrived. */
+static gm_status generator_settle(gpu_generator *g, size_t count, error *e) {
+    const gpu_plan *p = g->plan;
+    for (size_t i = 0; i < count && p->report;) {
+        generator_step *step = generator_step_at(g, i);
+        gm_status       status = GM_OK;
+        uint64_t        bytes = 0;
+        if (!step->ticket) step->rows &= generator_live_rows(g); /* some may have left since */
+        if (!step->rows) {
+            i++;
+            continue;
+        }
+        if (!step->ticket) status = generator_advance(g, step, e);
+        if (status) return status;
+        const uint8_t *results = gpu_ticket_data(p->backend->host, step->ticket, &bytes);
+        TRY(gpu_host_problem(p->backend->host, e));
+        if (!results) return GM_AGAIN;
+        uint32_t row = 0, result[2] = { 0 };
+        while (row + 1 < g->shape.rows && !(step->rows >> row & 1)) row++;
+        if (step_bytes_each(g, bytes) >= sizeof result)
+            memcpy(result, results + row * step_bytes_each(g, bytes), sizeof result);
+        if (result[1] != SAMPLER_HALTED) i++;
+        else status = generator_return_to(g, i, e);
+        if (status) return status;
+    }
+    return GM_OK;
+}
+
 /* ---- sharing the plan ---- */
 
 /* Copies the run of the next step from the plan to where it is kept, or back. */
@@ -268,9 +374,18 @@ static gm_status generator_move_run(gpu_generator *g, bool back, error *e) {
     return generator_submit_words(g, &words, e);
 }
 
+gm_status gpu_generator_bind(gpu_generator *g, const gpu_kv_layer *kv, error *e) {
+    return gpu_plan_bind(g->plan, kv, e);
+}
+
 bool gpu_generator_uses(const gpu_generator *g, const gpu_plan *p) { return g->plan == p; }
 
 gm_status gpu_generator_set_aside(gpu_generator *g, error *e) {
+    const bool      moved = g->kv_moves != g->plan->backend->kv_moves; /* then its rows will begin again */
+    const gm_status settled = moved ? GM_OK : generator_settle(g, g->flying, e);
+    if (settled == GM_AGAIN) return settled;
+    if (g->advancing) streaming_restart(g->plan);
+    g->advancing = false;
     TRY(generator_move_run(g, false, e));
     g->set_aside = true;
     g->plan->drawing = NULL;
@@ -292,6 +407,7 @@ static gm_status generator_take_plan(gpu_generator *g, error *e) {
     gpu_plan *p = g->plan;
     if (p->drawing == g) return GM_OK;
     if (p->drawing) TRY(gpu_generator_set_aside(p->drawing, e));
+    TRY(streaming_finish(p));
     if (g->set_aside) TRY(generator_move_run(g, true, e));
     if (g->shape.rows > 1) TRY(generator_write_outputs(g, e));
     g->set_aside = false;
@@ -376,6 +492,8 @@ gm_status gpu_generator_join(gpu_generator *g, size_t row, const generator_start
     if (start->history_count > next || next > g->shape.history || start->setting_words < SAMPLER_REST)
         return fail(e, GM_BAD_ARGUMENT, "a generator for %u positions cannot begin at %zu with %zu tokens of history",
                     g->shape.history, next - 1, start->history_count);
+    const gm_status settled = generator_settle(g, g->flying, e); /* a step that runs again must not have a row more */
+    if (settled) return settled;
     TRY(generator_reserve_rest(g, (uint32_t)(start->setting_words - SAMPLER_REST), e));
     TRY(generator_take_plan(g, e));
     if (!g->begun) TRY(generator_write_run(g, start->window, e));
@@ -389,6 +507,7 @@ gm_status gpu_generator_join(gpu_generator *g, size_t row, const generator_start
                                     .token = *start->token };
     const gm_status status = generator_write_row(g, (uint32_t)row, start, e);
     g->rows[row].live = status == GM_OK;
+    g->kv_moves = g->plan->backend->kv_moves;
     return status;
 }
 
@@ -400,10 +519,10 @@ gm_status gpu_generator_leave(gpu_generator *g, size_t row, error *e) {
     gpu_words          words = { 0 };
     memcpy(data, &record, sizeof data);
     g->list = NULL;
-    TRY(generator_take_plan(g, e));
     gpu_words_begin(&words);
     gpu_words_write(&words, g->settings, (row * SAMPLER_REST + SAMPLER_HOW) * sizeof none, &none, 1);
-    gpu_words_write(&words, g->plan->run, record_offset((uint32_t)row), data, RECORD_WORDS);
+    if (g->set_aside) gpu_words_write(&words, g->memory, g->aside + record_offset((uint32_t)row), data, RECORD_WORDS);
+    else gpu_words_write(&words, g->plan->run, record_offset((uint32_t)row), data, RECORD_WORDS);
     const gm_status status = generator_submit_words(g, &words, e);
     g->rows[row].live = status != GM_OK;
     return status;
@@ -418,12 +537,6 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
 }
 
 bool gpu_generator_begun(const gpu_generator *g) { return g->begun; }
-
-static uint32_t generator_live_rows(const gpu_generator *g) {
-    uint32_t rows = 0;
-    for (uint32_t i = 0; i < g->shape.rows; i++) rows |= (uint32_t)g->rows[i].live << i;
-    return rows;
-}
 
 /* Reports a step to whoever times it. The GPU makes the tokens' records itself; all that counts here is what they see. */
 static void generator_report_step(const gpu_generator *g) {
@@ -458,6 +571,14 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
         return fail(e, GM_BAD_ARGUMENT, "a generator with %zu steps under way cannot take one more", g->flying);
     TRY(generator_choose_list(g, e));
     TRY(generator_take_plan(g, e));
+    generator_step *next = generator_step_at(g, g->flying);
+    if (g->plan->report) {
+        const bool calm = streaming_is_calm(g->plan);
+        if (g->flying && (!calm || !generator_step_at(g, g->flying - 1)->ticket)) return GM_AGAIN;
+        *next = (generator_step){ .rows = live };
+        g->flying += !calm;
+        if (!calm) return GM_OK;
+    }
     const uint32_t ticket = gpu_ticket_new(h);
     if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
     if (g->list->rebinds != g->plan->rebinds)
@@ -468,7 +589,8 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
         gpu_ticket_done(h, ticket);
         return status;
     }
-    g->steps[(g->oldest + g->flying++) % GENERATOR_STEPS] = (generator_step){ ticket, live };
+    *next = (generator_step){ ticket, live };
+    g->flying++;
     generator_report_step(g);
     for (uint32_t i = 0; i < g->shape.rows; i++) g->rows[i].steps += g->rows[i].live;
     return GM_OK;
@@ -477,11 +599,15 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
 gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e) {
     gpu_host *h = g->plan->backend->host;
     if (!g->flying) return fail(e, GM_BAD_ARGUMENT, "a generator with no step under way has nothing to give");
+    const gm_status settled = generator_settle(g, 1, e);
+    if (settled) return settled;
+    const gm_status damage = g->plan->report ? gpu_backend_damage(g->plan->backend, e) : GM_OK;
+    if (damage && damage != GM_AGAIN) return damage;
     uint64_t             bytes = 0;
     const generator_step step = g->steps[g->oldest];
-    const uint8_t       *results = gpu_ticket_data(h, step.ticket, &bytes);
+    const uint8_t       *results = step.rows ? gpu_ticket_data(h, step.ticket, &bytes) : NULL;
     TRY(gpu_host_problem(h, e));
-    if (!results) return GM_AGAIN;
+    if (!results && step.rows) return GM_AGAIN;
     const size_t each = (size_t)bytes / g->shape.rows; /* of a record, which starts with the same fields as a result */
     for (uint32_t i = 0; i < g->shape.rows; i++) {
         out[i] = (sampler_record){ .status = SAMPLER_ABSENT };
@@ -490,15 +616,18 @@ gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e) {
         if (each < 2 * sizeof(uint32_t) || out[i].token >= g->shape.vocabulary)
             return fail(e, GM_IO, "the GPU drew token %u of %u", out[i].token, g->shape.vocabulary);
     }
-    gpu_ticket_done(h, step.ticket);
+    if (step.ticket) gpu_ticket_done(h, step.ticket);
     g->oldest = (g->oldest + 1) % GENERATOR_STEPS;
     g->flying--;
+    if (g->plan->backend->experts) expert_cache_count(g->plan->backend->experts, bits_in(step.rows));
     return GM_OK;
 }
 
 void gpu_generator_drop(gpu_generator *g) {
+    if (g->advancing) streaming_restart(g->plan);
+    g->advancing = false;
     for (; g->flying; g->flying--) {
-        gpu_ticket_done(g->plan->backend->host, g->steps[g->oldest].ticket);
+        if (g->steps[g->oldest].ticket) gpu_ticket_done(g->plan->backend->host, g->steps[g->oldest].ticket);
         g->oldest = (g->oldest + 1) % GENERATOR_STEPS;
     }
     for (uint32_t i = 0; g->rows && i < g->shape.rows; i++) g->rows[i].live = false;

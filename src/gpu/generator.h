@@ -40,12 +40,14 @@ sampler_shape gpu_generator_shape(size_t vocabulary, size_t context);
 /* From the next step on, a sequence takes part in a row in which nobody is. GM_AGAIN: too many writes are pending; let
  * gpu_host_wait run, and call again. */
 gm_status gpu_generator_join(gpu_generator *g, size_t row, const generator_start *start, error *e);
-/* From the next step on, nobody is in the row: it stores nothing and draws nothing. */
+/* From the next step on, nobody is in the row: it stores nothing and draws nothing. If experts are cached, steps in flight may have to run
+ * again, without the row: then it is SAMPLER_ABSENT there, too. */
 gm_status gpu_generator_leave(gpu_generator *g, size_t row, error *e);
 /* Drops steps in flight and all rows, and row 0 joins. */
 gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, error *e);
 bool      gpu_generator_begun(const gpu_generator *g);
-/* Submits one more step. At most GENERATOR_STEPS may be in flight. GM_AGAIN: its pipelines still compile. */
+/* Submits one more step. At most GENERATOR_STEPS may be in flight. GM_AGAIN: its pipelines still compile, or, if experts are cached and some were
+ * missing lately, the step in flight comes first. */
 gm_status gpu_generator_submit(gpu_generator *g, error *e);
 /* Returns the draws of the oldest step in flight, one for each of the plan's tokens: token and status, and
  * log-probabilities if requested. Rows that were not in the step have SAMPLER_ABSENT. GM_AGAIN: it has not arrived yet. */
@@ -53,7 +55,10 @@ gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e);
 /* Drops all steps in flight: they still run, but their results are discarded. Call gpu_generator_begin again. */
 void gpu_generator_drop(gpu_generator *g);
 
-bool gpu_generator_uses(const gpu_generator *g, const gpu_plan *p);
+/* Binds its plan to the buffers of these caches, as gpu_plan_bind: before `take`, if they may have grown since the steps were submitted and
+ * experts are cached. */
+gm_status gpu_generator_bind(gpu_generator *g, const gpu_kv_layer *kv, error *e);
+bool      gpu_generator_uses(const gpu_generator *g, const gpu_plan *p);
 /* Keeps the tokens that the next step computes, because somebody else is about to use the plan. */
 gm_status gpu_generator_set_aside(gpu_generator *g, error *e);
 

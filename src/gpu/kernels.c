@@ -259,6 +259,20 @@ uint64_t gpu_groups_bytes(const gpu_groups *g) {
     return (g->experts + 1 + (uint64_t)gpu_groups_tiles(g) + (uint64_t)g->tokens * g->used) * sizeof(uint32_t);
 }
 
+gm_status gpu_slots_kernel(const op *product, gpu_kernel *out, error *e) {
+    const uint64_t experts = product->in[FUSED_W0]->ne[2];
+    *out = (gpu_kernel){ .file = "moe.wgsl", .x = 1, .y = 1, .z = 1 };
+    kernel_define(out, "KIND", "slots");
+    kernel_constant(out, "experts", (double)experts);
+    kernel_constant(out, "used", product->used);
+    kernel_bind(out, BIND_IN + FUSED_ROUTES);
+    kernel_bind(out, BIND_SLOTS);
+    kernel_bind(out, BIND_RUN);
+    kernel_bind(out, BIND_SLOT_TABLE);
+    kernel_bind(out, BIND_SLOT_REPORT);
+    return check_experts(experts, product->used, e);
+}
+
 gm_status gpu_group_kernel(const gpu_groups *g, int routes, gpu_kernel *out, error *e) {
     *out = (gpu_kernel){ .file = "moe.wgsl", .x = 1, .y = 1, .z = 1 };
     kernel_define(out, "KIND", "group");

@@ -78,7 +78,9 @@ typedef struct {
 
 uint32_t gpu_groups_tiles(const gpu_groups *g); /* the most tiles that the groups can have */
 uint64_t gpu_groups_bytes(const gpu_groups *g);
-/* Groups the pairs. Their routes, which the input `routes` binds, are those of a ROUTE op, contiguous. */
+/* Looks up the slots of the experts of a product (gpu/experts.h). Its routes are those of a ROUTE op, contiguous. */
+gm_status gpu_slots_kernel(const op *product, gpu_kernel *out, error *e);
+/* Groups the pairs. Their routes, which the input `routes` binds, are those of a ROUTE op, contiguous, or slots. */
 gm_status gpu_group_kernel(const gpu_groups *g, int routes, gpu_kernel *out, error *e);
 
 /* ---- fused ops (graph/fuse.h) except PRODUCTS ---- */

@@ -102,7 +102,7 @@ gm_status gpu_plan_kernels(gpu_plan *p, gpu_kernel_visit *visit, void *user, err
 void gpu_plan_free(gpu_plan *p) {
     if (!p) return;
     gpu_host    *h = p->backend->host;
-    const gpu_id buffers[] = { p->run, p->rows, p->numbers, p->passing };
+    const gpu_id buffers[] = { p->run, p->rows, p->report, p->numbers, p->passing };
     streaming_free(p);
     for (size_t i = 0; i < p->group_count; i++) gpu_group_free(h, p->groups[i]);
     for (size_t i = 0; i < COUNT_OF(buffers); i++) {
@@ -151,7 +151,7 @@ static gm_status plan_write(const gpu_plan *p, uint64_t at, const void *data, ui
     return gpu_buffer_write(p->backend->host, plan_memory(p, at), at % p->segment, data, bytes, e);
 }
 
-void gpu_plan_restart(gpu_plan *p) { streaming_restart(p); }
+void gpu_plan_restart(gpu_plan *p) { streaming_abandon(p); }
 
 /* The number of tokens from `first` on whose given rows are consecutive. */
 static size_t given_in_a_row(const run_inputs *in, size_t first) {

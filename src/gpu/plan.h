@@ -56,8 +56,9 @@ typedef struct {
     uint32_t
         parts; /* SHRINKS that the attention before it computes, which combines its splits: so many parts; 0: it does itself */
     /* scratch items; -1: none */
-    int32_t quantised, grouped, partial;
-    bool    makes_quantised, makes_grouped; /* the first reader of such an item dispatches what fills it */
+    int32_t quantised, grouped, partial, slotted;
+    bool makes_quantised, makes_grouped, makes_slotted; /* the first reader of such an item dispatches what fills it */
+    uint32_t section_end;                               /* with makes_slotted: the last product that reads it */
 } plan_op;
 
 /* A dispatch that binds keys and values. Its bind group is created again when they move. */
@@ -96,7 +97,9 @@ struct gpu_plan {
      * `segment`. */
     gpu_id    memory[PLAN_MEMORIES], run, rows;
     uint64_t  segment;
-    gpu_id    numbers;      /* the kernels' numbers, PLAN_ALIGNMENT apart */
+    gpu_id    report;  /* of experts that are missing (gpu/experts.h); 0: all are on the GPU */
+    bool      returns; /* a run may go on although experts are missing, and return to them: their inputs are kept */
+    gpu_id    numbers; /* the kernels' numbers, PLAN_ALIGNMENT apart */
     gpu_words number_words; /* a list that writes them, once */
     size_t    number_count;
     uint64_t  bytes;

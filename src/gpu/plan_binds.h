@@ -20,6 +20,9 @@ enum {
     BIND_ROWS,            /* u32 [outputs]: the tokens whose outputs are wanted, ascending */
     BIND_KEYS,            /* the cache of the op's layer, gpu_kv_bytes each */
     BIND_VALUES,
+    BIND_SLOTS,       /* u32 [tokens, 2 · used]: the slots of a product's experts (gpu/experts.h) */
+    BIND_SLOT_TABLE,  /* of the product's layer */
+    BIND_SLOT_REPORT, /* of the plan */
     PLAN_BINDS,
 };
 

@@ -64,7 +64,7 @@ static gm_status plan_decide_weight(gpu_plan *p, size_t i, error *e) {
     if (canvas && d->part_rows)
         return fail(e, GM_UNSUPPORTED, "'%s' lies joined with other weights, which a canvas does not expect",
                     o->in[0]->name);
-    if ((!op_is_product_back(o) || !d->weight->streamed) && (!canvas || !(d->weight->streamed || d->weight->gathered)))
+    if ((!op_is_product_back(o) || !(d->weight->streamed || d->weight->cached)) && (!canvas || !(d->weight->streamed || d->weight->gathered)))
         return GM_OK;
     return fail(e, GM_UNSUPPORTED, "'%s' stays in main memory, and %s on the GPU", o->in[0]->name,
                 canvas ? "a diffusion model needs its embedding" : "training needs all weights");
@@ -194,7 +194,7 @@ gm_status plan_decide(gpu_plan *p, error *e) {
     for (size_t i = 0; i < g->op_count && !status; i++) {
         const op *o = &g->ops[i];
         plan_op  *d = &p->ops[i];
-        *d = (plan_op){ .quantised = -1, .grouped = -1, .partial = -1 };
+        *d = (plan_op){ .quantised = -1, .grouped = -1, .partial = -1, .slotted = -1 };
         if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS || o->kind == OP_CANVAS_HEAD || op_is_product_back(o))
             status = plan_decide_weight(p, i, e);
         d->groups = o->kind == OP_MATMUL_EXPERTS_BACK;
@@ -293,11 +293,12 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
 gpu_groups plan_groups(const gpu_plan *p, size_t i) {
     const op            *o = &p->g.ops[i];
     const weight_layout *like = &p->ops[i].weight->like;
-    return (gpu_groups){ .experts = (uint32_t)o->in[FUSED_W0]->ne[2],
-                         .tokens = p->tokens,
-                         .used = o->used,
-                         .columns = gpu_expert_columns(gpu_host_info(p->backend->host), plan_alike(p, p->tokens),
-                                                       o->used, like->experts) };
+    return (gpu_groups){
+        .experts = p->ops[i].weight->cached ? p->ops[i].weight->layout.experts : (uint32_t)o->in[FUSED_W0]->ne[2],
+        .tokens = p->tokens,
+        .used = o->used,
+        .columns = gpu_expert_columns(gpu_host_info(p->backend->host), plan_alike(p, p->tokens), o->used, like->experts)
+    };
 }
 
 gpu_back_job plan_back_job(const gpu_plan *p, size_t i) {
@@ -360,7 +361,7 @@ double plan_work(const gpu_plan *p, const op *o) {
 
 /* The scratch items that belong to a value, by the value's index; -1: none. */
 typedef struct {
-    int32_t  quantised, grouped;
+    int32_t  quantised, grouped, slotted;
     uint32_t quantised_by; /* the op whose bounds clipped what is in `quantised` */
 } value_notes;
 
@@ -438,6 +439,14 @@ static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
         d->quantised = note->quantised;
         item_live_at(&p->items[d->quantised], i);
     }
+    if (o->kind == OP_PRODUCTS && d->weight->cached) {
+        const tensor *routes = plan_base(o->in[FUSED_ROUTES]);
+        int32_t      *item = &notes[routes->index].slotted;
+        d->makes_slotted = *item < 0;
+        if (*item < 0) *item = item_new(p, p->tokens * routes->token_stride * sizeof(uint32_t), i);
+        d->slotted = *item;
+        item_live_at(&p->items[*item], i);
+    }
     if (d->groups) {
         int32_t *item = &notes[plan_base(o->in[product_routes(o)])->index].grouped;
         d->makes_grouped = *item < 0;
@@ -456,16 +465,29 @@ static void plan_choose_segment(gpu_plan *p) {
     }
 }
 
+/* The products of a layer's experts may run several times (budget_keep_values). */
+static void plan_keep_sections(gpu_plan *p) {
+    p->returns = p->tokens <= BUDGET_RETURNING_TOKENS || p->rows_alone;
+    for (uint32_t i = 0; i < p->g.op_count; i++) {
+        plan_op *d = &p->ops[i];
+        if (!d->makes_slotted) continue;
+        for (uint32_t j = i; j < p->g.op_count; j++) {
+            if (p->ops[j].slotted == d->slotted) d->section_end = j;
+        }
+        budget_keep_values(p->items, p->item_count, i, d->section_end, p->returns ? (uint32_t)p->g.op_count : 0);
+    }
+}
+
 gm_status plan_lay_out(gpu_plan *p, error *e) {
     const graph *g = &p->g;
     value_notes *notes = calloc(max_size(g->value_count, 1), sizeof *notes);
-    p->items = calloc(g->value_count + 3 * g->op_count + 1, sizeof *p->items);
+    p->items = calloc(g->value_count + 4 * g->op_count + 1, sizeof *p->items);
     if (!notes || !p->items) {
         free(notes);
         return fail_memory(e, "a plan's items", g->value_count * sizeof *p->items);
     }
     for (size_t i = 0; i < g->value_count; i++) {
-        notes[i] = (value_notes){ -1, -1, 0 };
+        notes[i] = (value_notes){ -1, -1, -1, 0 };
         item_new(p, 0, UINT32_MAX);
         p->items[i].last = 0;
     }
@@ -483,6 +505,7 @@ gm_status plan_lay_out(gpu_plan *p, error *e) {
     }
     for (size_t i = 0; i < GRAPH_RESULTS; i++) value_read_at(p, graph_result(g, i), (uint32_t)g->op_count);
     free(notes);
+    plan_keep_sections(p);
     plan_choose_segment(p);
     return layout_assign(p->items, p->item_count, PLAN_ALIGNMENT, p->segment, &p->bytes, e);
 }

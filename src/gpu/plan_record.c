@@ -1,5 +1,6 @@
 /* Records a plan: the kernels of each op, their pipelines and bind groups, and the command list that every run submits. */
 
+#include "gpu/experts.h"
 #include "gpu/plan.h"
 #include "gpu/streaming.h"
 
@@ -50,6 +51,10 @@ static void plan_fill_table(const gpu_plan *p, size_t i, gpu_binding table[PLAN_
     table[BIND_GROUPS] = item_binding(p, d->grouped);
     table[BIND_PARTIAL] = item_binding(p, d->partial);
     table[BIND_RUN] = (gpu_binding){ 0, p->run, 0, plan_run_bytes(p->tokens) };
+    table[BIND_SLOTS] = item_binding(p, d->slotted);
+    table[BIND_SLOT_TABLE] = (gpu_binding){ 0 };
+    table[BIND_SLOT_REPORT] = (gpu_binding){ 0, p->report, 0, EXPERT_REPORT_WORDS * sizeof(uint32_t) };
+    if (d->makes_slotted) table[BIND_SLOT_TABLE] = expert_cache_binding(p->backend, d->weight);
     table[BIND_ROWS] = (gpu_binding){ 0, p->rows, 0, round_up(p->outputs * 4, 16) };
     table[BIND_KEYS] = kv ? (gpu_binding){ 0, kv->k, 0, kv->bytes } : (gpu_binding){ 0 };
     table[BIND_VALUES] = kv ? (gpu_binding){ 0, kv->v, 0, kv->bytes } : (gpu_binding){ 0 };
@@ -244,12 +249,21 @@ static gm_status record_embed(op_recorder *r, error *e) {
     return GM_OK;
 }
 
-/* Dispatches what a product needs first: its input in 8 bits, and the pairs grouped by expert. */
+/* Dispatches what a product needs first: the slots of its experts, its input in 8 bits, and the pairs grouped by expert. A run that returns to
+ * the experts does so from the slots on. */
 static gm_status record_product_inputs(op_recorder *r, error *e) {
-    const gpu_plan *p = r->plan;
-    const op       *o = &p->g.ops[r->index];
-    const plan_op  *d = &p->ops[r->index];
-    const tensor   *x = o->in[FUSED_A];
+    gpu_plan      *p = r->plan;
+    const op      *o = &p->g.ops[r->index];
+    const plan_op *d = &p->ops[r->index];
+    const tensor  *x = o->in[FUSED_A];
+    if (d->makes_slotted) {
+        gpu_kernel   k = { 0 };
+        const size_t at = p->words.count;
+        TRY(gpu_slots_kernel(o, &k, e));
+        TRY(op_dispatch(r, &k, e));
+        if (!p->visit) TRY(streaming_ask(p, d->weight->expert_layer, at, e));
+    }
+    if (d->slotted >= 0) r->table[BIND_IN + FUSED_ROUTES] = r->table[BIND_SLOTS];
     if (d->makes_quantised) {
         gpu_kernel             k = { 0 };
         const gpu_quantise_job job = { .k = (uint32_t)x->ne[0],
@@ -282,11 +296,12 @@ static gm_status record_product(op_recorder *r, error *e) {
         const size_t         count = gpu_matmul_kernels(k, gpu_host_info(p->backend->host), &job);
         const gpu_id         weights = w->streamed ? p->backend->slot : w->tiles[tile];
         r->table[BIND_WEIGHTS] = (gpu_binding){ 0, weights, 0, weight_tile_of(&w->layout, tile).bytes };
-        if (w->streamed) TRY(streaming_cut(p, o, w, tile, e));
+        if (w->streamed && !p->visit) TRY(streaming_cut(p, w, tile, e));
         for (size_t i = 0; i < count; i++) TRY(op_dispatch(r, &k[i], e));
     }
-    if (w->streamed) TRY(streaming_resume(p, e));
+    if (w->streamed && !p->visit) TRY(streaming_resume(p, e));
     const gpu_corrections corrections = plan_corrections(p, o);
+    streaming_section_ends(p, r->index);
     if (!corrections.slots || gpu_few_columns(gpu_host_info(p->backend->host), plan_count(p, o->in[FUSED_A])))
         return GM_OK;
     const gpu_kernel correct = gpu_correct_kernel(o, &corrections, plan_count(p, o->out));
@@ -438,6 +453,11 @@ static gm_status plan_create_buffers(gpu_plan *p, error *e) {
     TRY(plan_create_memory(p, e));
     p->run = gpu_buffer_new(h, plan_run_bytes(p->tokens), e);
     p->rows = p->run ? gpu_buffer_new(h, round_up(p->outputs * 4, 16), e) : 0;
+    for (size_t i = 0; i < p->g.op_count && p->rows && !p->report; i++) {
+        if (!p->ops[i].makes_slotted) continue;
+        p->report = gpu_buffer_new(h, EXPERT_REPORT_WORDS * sizeof(uint32_t), e);
+        if (!p->report) return e->status;
+    }
     p->numbers = p->rows ? gpu_buffer_new(h, plan_most_numbers(p) * PLAN_ALIGNMENT, e) : 0;
     return p->numbers ? GM_OK : e->status;
 }

@@ -274,7 +274,7 @@ static int longer_first(const void *a, const void *b) {
 }
 
 gm_status gpu_profile_start(gpu_profile *p, gpu_backend *b, error *e) {
-    if (gpu_backend_needs_host(b))
+    if (gpu_backend_needs_host(b) || b->experts)
         return fail(e, GM_UNSUPPORTED,
                     "a profile needs all weights on the GPU; with --gpu-memory, some are in main memory");
     TRY(gpu_clock_start(b->host, e));

@@ -58,8 +58,9 @@ enum {
     SAMPLER_STATE_RESULTS = 4,   /* the counters' number */
 };
 
-/* A result's status. The token is 0 unless it is SAMPLER_DRAWN. SAMPLER_ABSENT: the row was not in that step (generator.h). */
-enum { SAMPLER_DRAWN = 0, SAMPLER_NOT_A_NUMBER = 1, SAMPLER_NOTHING_LEFT = 2, SAMPLER_ABSENT = 3 };
+/* A result's status. The token is 0 unless it is SAMPLER_DRAWN. SAMPLER_ABSENT: the row was not in that step (generator.h). SAMPLER_HALTED: the
+ * run lacked experts (experts.h), and nothing was drawn. */
+enum { SAMPLER_DRAWN = 0, SAMPLER_NOT_A_NUMBER = 1, SAMPLER_NOTHING_LEFT = 2, SAMPLER_ABSENT = 3, SAMPLER_HALTED = 4 };
 
 /* The inputs of a draw's log-probabilities: log p = logit − largest − log(sum). */
 typedef struct {

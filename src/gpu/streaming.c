@@ -1,8 +1,8 @@
 #include "gpu/streaming.h"
 
 #include "gguf/rows.h"
+#include "gpu/experts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,30 +14,39 @@ typedef struct {
     bool          written; /* in the current run */
 } gather;
 
-/* A part of the plan's words that is submitted as its own list, and the tile that must be in the slot when it runs. */
+/* A part of the plan's words. Runs submit parts, or several at once, in lists of their own. */
 typedef struct {
     size_t            begin, end;
-    const gpu_weight *weight; /* NULL: no tile */
+    const gpu_weight *weight; /* the tile that must be in the slot when the part runs; NULL: none */
     uint32_t          tile;
-    const tensor     *routes;  /* if set, the part runs only if these include one of the tile's experts */
-    size_t            at_read; /* where the ticket is, if the last command reads routes back; 0: it does not */
+    /* Its last dispatch, which begins at slots_at, looks up the slots of a layer's experts. The layer's products end at section_end. */
+    bool     asks;
+    uint32_t layer;
+    size_t   slots_at, section_end;
 } plan_part;
 
 struct plan_streaming {
-    gather       *gathers;
-    plan_part    *parts;
-    size_t        gather_count, part_count, part_capacity;
-    float        *rows;        /* for the largest table, and all tokens of a run */
-    const tensor *routes_read; /* while recording: routes whose read-back is already recorded */
+    gather    *gathers;
+    plan_part *parts;
+    size_t     gather_count, part_count, part_capacity;
+    size_t     asks;    /* parts that do */
+    size_t     section; /* while recording: 1 + the part whose layer's products are being recorded; 0: none */
+    float     *rows;    /* for the largest table, and all tokens of a run */
+    gpu_words  list;    /* what is submitted */
 
     /* the current run */
-    size_t        next;          /* the next part; 0: there is no current run */
-    size_t        end;           /* of the list, with the reads that the run wants */
-    uint32_t      expert, chunk; /* how far the current tile has been uploaded */
-    uint32_t      ticket;
-    const tensor *routes_known;
-    bool         *in_use; /* by expert; from routes_known */
-    size_t        experts;
+    bool          running, finished; /* finished: somebody else took it to its end */
+    size_t        next, at;          /* the next part, and where in the words to go on */
+    size_t        last;              /* the last part of the submitted ones whose report is awaited */
+    size_t        end;               /* of the list, with the reads that the run wants */
+    uint32_t      tokens, kv_moves;
+    uint32_t      chunk;  /* how far the current tile has been uploaded */
+    uint32_t      ticket; /* of the report */
+    expert_layer *layer;  /* that wants experts; NULL: none does */
+    expert_wants  wants;
+    bool          passes; /* it wants more than there are slots, and gets them one after another */
+
+    size_t stride; /* parts that ask which are submitted before a report is awaited; kept from run to run */
 };
 
 /* ---- recording ---- */
@@ -52,10 +61,7 @@ static gm_status begin_part(gpu_plan *p, const plan_part *what, error *e) {
         s->part_capacity = capacity;
     }
     plan_part begun = *what;
-    if (s->part_count) { /* the first part starts with the plan's own words */
-        s->parts[s->part_count - 1].end = begun.begin = p->words.count;
-        gpu_words_begin(&p->words);
-    }
+    if (s->part_count) s->parts[s->part_count - 1].end = begun.begin = p->words.count;
     s->parts[s->part_count++] = begun;
     return GM_OK;
 }
@@ -64,6 +70,7 @@ static gm_status streaming_start(gpu_plan *p, error *e) {
     if (p->streaming) return GM_OK;
     p->streaming = calloc(1, sizeof *p->streaming);
     if (!p->streaming) return fail_memory(e, "a plan's parts", sizeof *p->streaming);
+    p->streaming->stride = 1;
     return begin_part(p, &(plan_part){ 0 }, e);
 }
 
@@ -90,32 +97,37 @@ gm_status streaming_gather(gpu_plan *p, const op *embed, error *e) {
     return GM_OK;
 }
 
-/* Records a read of the routes at the end of the current part. */
-static gm_status read_routes(gpu_plan *p, const tensor *routes, size_t experts, error *e) {
-    plan_streaming *s = p->streaming;
-    const uint64_t  offset = p->items[routes->index].offset;
-    if (routes == s->routes_read) return GM_OK;
-    s->routes_read = routes;
-    s->parts[s->part_count - 1].at_read = gpu_words_read(&p->words, plan_memory(p, offset), offset % p->segment,
-                                                         p->tokens * routes->token_stride * sizeof(uint32_t));
-    if (experts > s->experts) {
-        bool *in_use = realloc(s->in_use, experts * sizeof *in_use);
-        if (!in_use) return fail_memory(e, "the experts in use", experts * sizeof *in_use);
-        s->in_use = in_use;
-        s->experts = experts;
-    }
-    return GM_OK;
-}
-
-gm_status streaming_cut(gpu_plan *p, const op *product, const gpu_weight *w, uint32_t tile, error *e) {
+gm_status streaming_cut(gpu_plan *p, const gpu_weight *w, uint32_t tile, error *e) {
     TRY(streaming_start(p, e));
-    const tensor *routes = product->in[FUSED_ROUTES];
-    if (routes) TRY(read_routes(p, routes, w->layout.experts, e));
-    const bool always = product->sum && tile == 0; /* its first dispatch also writes the sum, which others read */
-    return begin_part(p, &(plan_part){ .weight = w, .tile = tile, .routes = always ? NULL : routes }, e);
+    if (p->streaming->section)
+        return fail(e, GM_UNSUPPORTED, "'%s' stays in main memory, but lies between the products of a layer's experts",
+                    w->parts[0].weight.name);
+    return begin_part(p, &(plan_part){ .weight = w, .tile = tile }, e);
 }
 
 gm_status streaming_resume(gpu_plan *p, error *e) { return begin_part(p, &(plan_part){ 0 }, e); }
+
+gm_status streaming_ask(gpu_plan *p, uint32_t layer, size_t at, error *e) {
+    TRY(streaming_start(p, e));
+    plan_streaming *s = p->streaming;
+    plan_part      *part = &s->parts[s->part_count - 1];
+    part->asks = true;
+    part->layer = layer;
+    part->slots_at = at;
+    s->asks++;
+    s->section = s->part_count;
+    return begin_part(p, &(plan_part){ 0 }, e);
+}
+
+void streaming_section_ends(gpu_plan *p, size_t index) {
+    plan_streaming *s = p->streaming;
+    if (!s || !s->section || p->visit || p->ops[index].slotted < 0) return;
+    s->parts[s->section - 1].section_end = p->words.count;
+    for (size_t i = index + 1; i < p->g.op_count; i++) {
+        if (p->ops[i].slotted == p->ops[index].slotted) return; /* there is another product */
+    }
+    s->section = 0;
+}
 
 void streaming_free(gpu_plan *p) {
     plan_streaming *s = p->streaming;
@@ -125,7 +137,7 @@ void streaming_free(gpu_plan *p) {
     free(s->gathers);
     free(s->parts);
     free(s->rows);
-    free(s->in_use);
+    free(s->list.data);
     free(s);
     p->streaming = NULL;
 }
@@ -143,14 +155,16 @@ void streaming_restart(gpu_plan *p) {
     if (!s) return;
     if (s->ticket) gpu_ticket_done(p->backend->host, s->ticket);
     release_slot(p);
+    expert_cache_release(p->backend, p);
     for (size_t i = 0; i < s->gather_count; i++) {
         table_rows_restart(&s->gathers[i].fetched);
         s->gathers[i].written = false;
     }
+    s->running = s->passes = false;
     s->ticket = 0;
-    s->next = 0;
-    s->expert = s->chunk = 0;
-    s->routes_known = NULL;
+    s->next = s->at = 0;
+    s->chunk = 0;
+    s->layer = NULL;
 }
 
 /* y[t] = factor · row ids[t]. A token without an id gets row 0, which gpu_plan_write_given overwrites. */
@@ -192,83 +206,56 @@ static gm_status gather_rows(const gpu_plan *p, gather *g, const run_inputs *in,
     return status ? status : gather_write(p, g, in, e);
 }
 
-/* Finds out which experts the run's tokens use. GM_AGAIN until the routes have arrived. */
-static gm_status learn_routes(const gpu_plan *p, const tensor *routes, size_t tokens, error *e) {
-    plan_streaming *s = p->streaming;
-    uint64_t        bytes = 0;
-    const uint32_t *ids = gpu_ticket_data(p->backend->host, s->ticket, &bytes);
-    TRY(gpu_host_problem(p->backend->host, e));
-    if (!ids) return GM_AGAIN;
-    memset(s->in_use, 0, s->experts * sizeof *s->in_use);
-    for (size_t t = 0; t < tokens; t++) {
-        for (uint64_t i = 0; i < routes->ne[0] / 2; i++) { /* ids, then weights */
-            const uint32_t id = ids[t * routes->token_stride + i];
-            if (id < s->experts) s->in_use[id] = true;
-        }
-    }
-    gpu_ticket_done(p->backend->host, s->ticket);
-    s->ticket = 0;
-    s->routes_known = routes;
-    return GM_OK;
+/* ---- submitting parts ---- */
+
+static size_t part_end(const gpu_plan *p, size_t index) {
+    const plan_streaming *s = p->streaming;
+    return index + 1 < s->part_count ? s->parts[index].end : p->end_dispatch;
 }
 
-static bool tile_in_use(const plan_streaming *s, const plan_part *part) {
-    if (!part->routes) return true;
+/* Submits words [begin, end). The run's number of tokens, which a miss sets to 0, and the report are set first. */
+static gm_status submit_words(gpu_plan *p, size_t begin, size_t end, bool quiet, uint32_t ticket, error *e) {
+    plan_streaming *s = p->streaming;
+    gpu_words      *list = &s->list;
+    const uint32_t  header[EXPERT_HEADER] = { 0, quiet };
+    list->count = 0;
+    gpu_words_begin(list);
+    gpu_words_write(list, p->run, 0, &s->tokens, 1);
+    if (p->report) gpu_words_write(list, p->report, 0, header, EXPERT_HEADER);
+    if (begin == 0) begin = 1; /* the version */
+    if (begin < end) gpu_words_append(list, p->words.data + begin, end - begin);
+    const size_t at = ticket ? gpu_words_read(list, p->report, 0, EXPERT_REPORT_WORDS * sizeof(uint32_t)) : 0;
+    if (list->failed) return fail_memory(e, "a command list", list->count * sizeof(uint32_t));
+    if (ticket) list->data[at] = ticket;
+    return gpu_submit(p->backend->host, list->data, list->count, e);
+}
+
+/* The same, and asks for the report. */
+static gm_status submit_asking(gpu_plan *p, size_t begin, size_t end, error *e) {
+    plan_streaming *s = p->streaming;
+    const uint32_t  ticket = gpu_ticket_new(p->backend->host);
+    if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
+    const gm_status status = submit_words(p, begin, end, false, ticket, e);
+    if (status) gpu_ticket_done(p->backend->host, ticket);
+    else s->ticket = ticket;
+    return status;
+}
+
+/* Uploads the tile of the next part, whose slot this plan owns, and submits the part. */
+static gm_status run_tile(gpu_plan *p, error *e) {
+    plan_streaming   *s = p->streaming;
+    const plan_part  *part = &s->parts[s->next];
     const weight_tile tile = weight_tile_of(&part->weight->layout, part->tile);
-    for (uint32_t i = 0; i < tile.experts; i++) {
-        if (s->in_use[tile.first_expert + i]) return true;
+    const uint32_t    end = tile.rows * part->weight->layout.chunks;
+    while (s->chunk < end) {
+        const gm_status status = gpu_backend_stream(p->backend, part->weight, part->tile, &s->chunk, end, e);
+        if (status) return status;
     }
-    return false;
-}
-
-/* Uploads only the routed experts of a tile. If an expert's size is not a multiple of the repack unit, uploads the
- * whole tile. */
-static gm_status upload_tile(gpu_plan *p, const plan_part *part, error *e) {
-    plan_streaming      *s = p->streaming;
-    const weight_layout *layout = &part->weight->layout;
-    const weight_tile    tile = weight_tile_of(layout, part->tile);
-    const uint64_t       expert = (uint64_t)layout->rows * layout->chunks, all = (uint64_t)tile.rows * layout->chunks;
-    const bool           apart = part->routes && expert % weight_piece_unit(layout) == 0;
-    const uint32_t       step = (uint32_t)(apart ? expert : all);
-    for (; (uint64_t)s->expert * step < all; s->expert++) {
-        const uint32_t end = (s->expert + 1) * step;
-        if (apart && !s->in_use[tile.first_expert + s->expert]) continue;
-        if (s->chunk < end - step) s->chunk = end - step;
-        while (s->chunk < end) {
-            const gm_status status = gpu_backend_stream(p->backend, part->weight, part->tile, &s->chunk, end, e);
-            if (status) return status;
-        }
-    }
-    s->expert = s->chunk = 0;
-    return GM_OK;
-}
-
-static gm_status submit_part(gpu_plan *p, plan_part *part, size_t end, error *e) {
-    plan_streaming *s = p->streaming;
-    if (part->at_read) {
-        if (s->ticket) gpu_ticket_done(p->backend->host, s->ticket);
-        s->ticket = gpu_ticket_new(p->backend->host);
-        if (!s->ticket) return fail_memory(e, "a ticket", sizeof s->ticket);
-        p->words.data[part->at_read] = s->ticket;
-    }
-    return gpu_submit(p->backend->host, p->words.data + part->begin, end - part->begin, e);
-}
-
-/* Where a part ends. Only the last part reads results back. */
-static size_t part_end(const plan_streaming *s, size_t index) {
-    return index + 1 < s->part_count ? s->parts[index].end : s->end;
-}
-
-/* Runs the next part. Its tile, if it has one, goes into the slot, which this plan owns at this point. */
-static gm_status run_part(gpu_plan *p, error *e) {
-    plan_streaming *s = p->streaming;
-    plan_part      *part = &s->parts[s->next];
-    gm_status       status = part->weight ? upload_tile(p, part, e) : GM_OK;
-    if (!status && s->next + 1 == s->part_count && p->backend->flags) status = gpu_backend_ask_damage(p->backend, e);
-    if (!status) status = submit_part(p, part, part_end(s, s->next), e);
+    const gm_status status = submit_words(p, s->at, part_end(p, s->next), false, 0, e);
     if (status) return status;
     release_slot(p);
-    s->next++;
+    s->chunk = 0;
+    s->at = part_end(p, s->next++);
     return GM_OK;
 }
 
@@ -279,7 +266,8 @@ static gm_status take_slot(gpu_plan *p) {
     gpu_plan *owner = p->backend->slot_for;
     if (owner && owner != p) {
         error           its = { 0 };
-        const gm_status status = run_part(owner, &its);
+        const bool      moved = owner->streaming->kv_moves != p->backend->kv_moves;
+        const gm_status status = moved ? GM_BUSY : run_tile(owner, &its);
         if (status == GM_AGAIN) return GM_AGAIN;
         if (status) streaming_restart(owner);
     }
@@ -287,31 +275,171 @@ static gm_status take_slot(gpu_plan *p) {
     return GM_OK;
 }
 
+/* ---- experts ---- */
+
+/* Looks at the report of the parts that were submitted last. */
+static gm_status streaming_take_report(gpu_plan *p, error *e) {
+    plan_streaming *s = p->streaming;
+    uint64_t        bytes = 0;
+    const uint32_t *report = gpu_ticket_data(p->backend->host, s->ticket, &bytes);
+    TRY(gpu_host_problem(p->backend->host, e));
+    if (!report) return GM_AGAIN;
+    if (bytes < EXPERT_REPORT_WORDS * sizeof *report)
+        return fail(e, GM_IO, "the GPU returned %llu bytes about experts", (unsigned long long)bytes);
+    s->layer = expert_cache_report(p->backend->experts, report, &s->wants);
+    gpu_ticket_done(p->backend->host, s->ticket);
+    s->ticket = 0;
+    if (!s->layer) {
+        s->at = part_end(p, s->last);
+        s->next = s->last + 1;
+        if (p->returns) s->stride = min_size(2 * s->stride, 2 * s->asks);
+        return GM_OK;
+    }
+    const uint32_t layer = (uint32_t)(s->layer - p->backend->experts->layers);
+    for (s->next = 0; !s->parts[s->next].asks || s->parts[s->next].layer != layer;) {
+        if (++s->next == s->part_count)
+            return fail(e, GM_IO, "the GPU misses experts of layer %u, which the run has not", layer);
+    }
+    s->at = s->parts[s->next].slots_at;
+    s->stride = max_size(s->stride / 2, 1);
+    s->passes = false;
+    return GM_OK;
+}
+
+/* Loads what the layer wants. If that is more than there are slots, its products run for some of it at a time. */
+static gm_status streaming_load_experts(gpu_plan *p, error *e) {
+    plan_streaming  *s = p->streaming;
+    const plan_part *part = &s->parts[s->next];
+    bool             all = false;
+    const gm_status  loaded = expert_cache_load(p->backend, p, s->layer, &s->wants, &all, e);
+    if (loaded) return loaded;
+    if (all && !s->passes) {
+        s->layer = NULL; /* the run goes on from the slots; the experts are kept until then */
+        return GM_OK;
+    }
+    const gm_status status = submit_words(p, part->slots_at, part->section_end, true, 0, e);
+    if (status) return status;
+    s->passes = true;
+    expert_cache_release(p->backend, p);
+    if (expert_cache_strike(s->layer, &s->wants)) return GM_OK;
+    s->layer = NULL;
+    s->passes = false;
+    s->at = part->section_end;
+    s->next++;
+    return GM_OK;
+}
+
+/* Submits the next parts: up to the next one that needs a tile, or until `stride` layers ask for experts. */
+static gm_status run_parts(gpu_plan *p, error *e) {
+    plan_streaming *s = p->streaming;
+    size_t          last = s->next, asked = s->parts[last].asks;
+    while (asked < s->stride && last + 1 < s->part_count && !s->parts[last + 1].weight) asked += s->parts[++last].asks;
+    const size_t    end = part_end(p, last);
+    const gm_status status = asked ? submit_asking(p, s->at, end, e) : submit_words(p, s->at, end, false, 0, e);
+    if (status) return status;
+    expert_cache_release(p->backend, p);
+    s->last = last;
+    if (asked) return GM_OK;
+    s->at = end;
+    s->next = last + 1;
+    return GM_OK;
+}
+
+gm_status streaming_advance(gpu_plan *p, error *e) {
+    plan_streaming *s = p->streaming;
+    while (s->next < s->part_count || s->ticket) {
+        gm_status status = GM_OK;
+        if (s->ticket) status = streaming_take_report(p, e);
+        else if (s->layer) status = streaming_load_experts(p, e);
+        else if (!s->parts[s->next].weight) status = run_parts(p, e);
+        else {
+            status = take_slot(p);
+            if (!status) status = run_tile(p, e);
+        }
+        if (status) return status;
+    }
+    s->next = s->part_count;
+    return GM_OK;
+}
+
+void streaming_rewind(gpu_plan *p, size_t tokens) {
+    plan_streaming *s = p->streaming;
+    streaming_restart(p);
+    s->tokens = (uint32_t)tokens;
+    s->at = p->first_dispatch;
+}
+
+gm_status streaming_look(gpu_plan *p, size_t tokens, error *e) {
+    plan_streaming *s = p->streaming;
+    streaming_rewind(p, tokens);
+    s->last = s->part_count - 1;
+    s->ticket = gpu_ticket_new(p->backend->host);
+    if (!s->ticket) return fail_memory(e, "a ticket", sizeof s->ticket);
+    gpu_words *list = &s->list;
+    list->count = 0;
+    gpu_words_begin(list);
+    const size_t at = gpu_words_read(list, p->report, 0, EXPERT_REPORT_WORDS * sizeof(uint32_t));
+    if (list->failed) return fail_memory(e, "a command list", list->count * sizeof(uint32_t));
+    list->data[at] = s->ticket;
+    return gpu_submit(p->backend->host, list->data, list->count, e);
+}
+
+bool streaming_is_calm(const gpu_plan *p) { return p->streaming->stride >= 2 * p->streaming->asks; }
+
+/* ---- runs ---- */
+
+/* Takes the run to its end, and submits the reads of its results. */
+static gm_status streaming_run(gpu_plan *p, error *e) {
+    plan_streaming *s = p->streaming;
+    const gm_status status = streaming_advance(p, e);
+    if (status) return status;
+    if (p->backend->slot && p->backend->flags) TRY(gpu_backend_ask_damage(p->backend, e));
+    if (s->end > p->end_dispatch) {
+        const gm_status read = submit_words(p, p->end_dispatch, s->end, false, 0, e);
+        if (read) return read;
+    }
+    if (p->backend->experts) expert_cache_count(p->backend->experts, s->tokens);
+    streaming_restart(p);
+    return GM_OK;
+}
+
+gm_status streaming_finish(gpu_plan *p) {
+    plan_streaming *s = p->streaming;
+    error           its = { 0 };
+    if (!s || !s->running) return GM_OK;
+    const gm_status status = s->kv_moves == p->backend->kv_moves ? streaming_run(p, &its) : GM_BUSY;
+    if (status == GM_AGAIN) return status;
+    if (status) streaming_restart(p);
+    s->finished = !status;
+    return GM_OK;
+}
+
+void streaming_abandon(gpu_plan *p) {
+    plan_streaming *s = p->streaming;
+    if (!s) return;
+    s->finished = false;
+    if (s->running) streaming_restart(p);
+}
+
 gm_status streaming_submit(gpu_plan *p, const run_inputs *in, size_t end, error *e) {
     plan_streaming *s = p->streaming;
-    if (!s->next && gpu_pipelines_pending(p->backend->host))
+    if (s->finished) {
+        s->finished = false;
+        return GM_OK;
+    }
+    if (!s->running && gpu_pipelines_pending(p->backend->host))
         return GM_AGAIN; /* a part that waited would upload twice */
-    for (size_t i = 0; i < s->gather_count && !s->next; i++) {
+    for (size_t i = 0; i < s->gather_count && !s->running; i++) {
         const gm_status status = gather_rows(p, &s->gathers[i], in, e);
         if (status) return status;
     }
-    if (!s->next) {
+    if (!s->running) {
         const gm_status status = gpu_plan_write_given(p, in, e);
         if (status) return status;
     }
+    if (!s->running) s->kv_moves = p->backend->kv_moves;
+    s->running = true;
+    s->tokens = (uint32_t)in->tokens;
     s->end = end;
-    while (s->next < s->part_count) {
-        const plan_part *part = &s->parts[s->next];
-        gm_status        status = GM_OK;
-        if (part->routes && part->routes != s->routes_known) status = learn_routes(p, part->routes, in->tokens, e);
-        if (!status && part->weight && !tile_in_use(s, part)) {
-            s->next++;
-            continue;
-        }
-        if (!status && part->weight) status = take_slot(p);
-        if (!status) status = run_part(p, e);
-        if (status) return status;
-    }
-    streaming_restart(p);
-    return GM_OK;
+    return streaming_run(p, e);
 }

@@ -1,9 +1,13 @@
-/* Plans with weights that are not on the GPU (budget.h decides which): the command list is cut before each op that
- * needs one.
+/* Runs plans whose weights are not all on the GPU. plan_record.c cuts the plan's words into parts where the host may have to act.
  *
- * A run goes from cut to cut: it uploads the next tile into the backend's slot, then submits the commands that read it.
- * The queue keeps the order, so the host waits only if too much is in flight, or for the routes of a layer, because
- * only the routed experts are uploaded. Rows of tables that stay in main memory are written before everything else. */
+ * Before an op whose weights are uploaded for each run, a part begins that needs a tile: a run uploads it into the backend's slot, then submits
+ * the part. The queue keeps the order, so the host waits only if too much is in flight. Rows of tables that stay in main memory are written
+ * before everything else.
+ *
+ * A part ends where a layer looks up the slots of its experts (experts.h). If the experts were found lately, runs submit several layers, up
+ * to all of them, before they wait for a report; each miss halves that number, and each report without one doubles it. After a miss, the run
+ * goes on from that lookup. So nothing waits in layers whose experts are there, and little is computed in vain where they are not. Runs of
+ * many tokens, which nearly always miss some, wait in every layer, and need no memory to return to earlier ones. */
 
 #ifndef GM_GPU_STREAMING_H
 #define GM_GPU_STREAMING_H
@@ -13,13 +17,33 @@
 /* While recording: the host writes the rows of this EMBED, so its result must be live from the first op on. */
 gm_status streaming_gather(gpu_plan *p, const op *embed, error *e);
 /* The commands after this read this tile, until the next cut. */
-gm_status streaming_cut(gpu_plan *p, const op *product, const gpu_weight *w, uint32_t tile, error *e);
+gm_status streaming_cut(gpu_plan *p, const gpu_weight *w, uint32_t tile, error *e);
 /* The commands after this read no streamed weight. */
 gm_status streaming_resume(gpu_plan *p, error *e);
+/* The dispatch recorded last, at `at`, looks up the slots of a layer of the cache of experts. */
+gm_status streaming_ask(gpu_plan *p, uint32_t layer, size_t at, error *e);
+/* The product of this op has been recorded. */
+void streaming_section_ends(gpu_plan *p, size_t index);
 
 /* Runs the list up to `end`. GM_AGAIN: let gpu_host_wait run, and call again with the same arguments. */
 gm_status streaming_submit(gpu_plan *p, const run_inputs *in, size_t end, error *e);
-void      streaming_restart(gpu_plan *p);
-void      streaming_free(gpu_plan *p);
+/* Takes a run that returned GM_AGAIN to its end, because somebody else needs the plan. Its caller then gets GM_OK; if the run fails, it
+ * begins again for its caller, who gets the error. */
+gm_status streaming_finish(gpu_plan *p);
+/* Forgets a run that returned GM_AGAIN. */
+void streaming_abandon(gpu_plan *p);
+void streaming_restart(gpu_plan *p);
+void streaming_free(gpu_plan *p);
+
+/* ---- for a generator, whose tokens are on the GPU: of a plan that has no tiles and no tables outside ---- */
+
+/* Begins a run of the tokens in the plan's run buffer. */
+void streaming_rewind(gpu_plan *p, size_t tokens);
+/* Begins it where the whole list, which was submitted last, lacked experts. GM_AGAIN: call again. */
+gm_status streaming_look(gpu_plan *p, size_t tokens, error *e);
+/* Goes on, up to the last dispatch. GM_AGAIN as above. */
+gm_status streaming_advance(gpu_plan *p, error *e);
+/* Whether misses have become rare: runs may be submitted whole, and ahead. */
+bool streaming_is_calm(const gpu_plan *p);
 
 #endif

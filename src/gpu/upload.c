@@ -3,6 +3,7 @@
  * submitted. */
 
 #include "gpu/backend.h"
+#include "gpu/experts.h"
 #include "gpu/pipeline.h"
 
 #include <stdlib.h>
@@ -11,12 +12,13 @@
 /* ---- staging ---- */
 
 /* Writes bytes to the staging buffer, padded to whole words. */
-static gm_status write_bytes(gpu_backend *b, uint64_t at, const uint8_t *bytes, uint64_t count, error *e) {
+static gm_status write_bytes(gpu_backend *b, gpu_id staging, uint64_t at, const uint8_t *bytes, uint64_t count,
+                             error *e) {
     const uint64_t whole = count / 4 * 4;
     uint8_t        tail[4] = { 0 };
     memcpy(tail, bytes + whole, (size_t)(count - whole));
-    gm_status status = whole ? gpu_buffer_write(b->host, b->staging, at, bytes, whole, e) : GM_OK;
-    if (!status && whole < count) status = gpu_buffer_write(b->host, b->staging, at + whole, tail, 4, e);
+    gm_status status = whole ? gpu_buffer_write(b->host, staging, at, bytes, whole, e) : GM_OK;
+    if (!status && whole < count) status = gpu_buffer_write(b->host, staging, at + whole, tail, 4, e);
     return status;
 }
 
@@ -27,60 +29,81 @@ static void drop_reads(const gpu_backend *b, gpu_staged *s) {
     }
 }
 
-void gpu_backend_stream_restart(gpu_backend *b) {
-    for (; b->staged_count; b->staged_count--) {
-        drop_reads(b, &b->staged[b->first_staged]);
-        b->first_staged = (b->first_staged + 1) % b->lanes;
+void gpu_lanes_clear(gpu_backend *b, gpu_lanes *l) {
+    for (; l->used; l->used--) {
+        drop_reads(b, &l->staged[l->first]);
+        l->first = (l->first + 1) % l->count;
     }
 }
 
+void gpu_backend_stream_restart(gpu_backend *b) { gpu_lanes_clear(b, &b->lanes); }
+
+/* One lane if the bytes are in memory. Several if they must be read, so that reads run in parallel. */
+gm_status gpu_lanes_make(gpu_backend *b, gpu_lanes *l, uint64_t bytes, error *e) {
+    const uint64_t unit = max_size(gpu_host_info(b->host)->alignment, 256), part = bytes / GPU_LANES / unit * unit;
+    const bool     several = b->reads && part >= b->staging_least;
+    l->count = several ? GPU_LANES : 1;
+    l->lane_bytes = several ? part : bytes;
+    l->bytes = bytes;
+    l->buffer = gpu_buffer_new(b->host, bytes, e);
+    return l->buffer ? GM_OK : e->status;
+}
+
 /* Copies bytes [begin, end) of a part into the lane, at once or by a read. */
-static gm_status stage_part(gpu_backend *b, gpu_staged *s, size_t part, uint64_t begin, uint64_t end, uint64_t at,
-                            error *e) {
+static gm_status stage_part(gpu_backend *b, gpu_id staging, gpu_staged *s, size_t part, uint64_t begin, uint64_t end,
+                            uint64_t at, error *e) {
     const tensor *w = &s->weight->parts[part].weight;
-    if (w->data) return write_bytes(b, at, (const uint8_t *)w->data + begin, end - begin, e);
+    if (w->data) return write_bytes(b, staging, at, (const uint8_t *)w->data + begin, end - begin, e);
     if (!b->reads || !w->from) return fail(e, GM_IO, "tensor '%s' is not in memory", w->name);
     s->tickets[part] = reads_ask(
         b->reads,
         &(read_order){
-            .from = w->from, .offset = w->place + begin, .length = end - begin, .buffer = b->staging, .at = at });
+            .from = w->from, .offset = w->place + begin, .length = end - begin, .buffer = staging, .at = at });
     return s->tickets[part] ? GM_OK : GM_AGAIN;
 }
 
 /* Stages a piece of a tile in the next lane. The piece may span several parts. */
-static gm_status piece_stage(gpu_backend *b, const gpu_weight *w, uint32_t tile, gpu_id target, uint32_t chunk,
-                             uint64_t most_bytes, error *e) {
-    const size_t   lane = (b->first_staged + b->staged_count) % b->lanes;
-    gpu_staged    *s = &b->staged[lane];
-    const uint64_t at = lane * b->lane_bytes;
-    *s = (gpu_staged){ .weight = w, .tile = tile, .target = target };
-    s->piece = weight_piece_at(&w->layout, tile, chunk, most_bytes);
-    const uint64_t piece_ends = s->piece.source + s->piece.bytes;
-    uint64_t       part_begins = 0;
+static gm_status piece_stage(gpu_backend *b, gpu_lanes *l, const gpu_staged *what, error *e) {
+    const size_t      lane = (l->first + l->used) % l->count;
+    gpu_staged       *s = &l->staged[lane];
+    const gpu_weight *w = what->weight;
+    const uint64_t    at = lane * l->lane_bytes, piece_ends = what->piece.source + what->piece.bytes;
+    uint64_t          part_begins = 0;
+    *s = *what;
     for (size_t i = 0; i < w->part_count; part_begins += w->parts[i++].bytes) {
         const uint64_t part_ends = part_begins + w->parts[i].bytes;
         const uint64_t begin = s->piece.source > part_begins ? s->piece.source : part_begins;
         const uint64_t end = piece_ends < part_ends ? piece_ends : part_ends;
         if (begin >= end) continue;
         const gm_status status =
-            stage_part(b, s, i, begin - part_begins, end - part_begins, at + (begin - s->piece.source), e);
+            stage_part(b, l->buffer, s, i, begin - part_begins, end - part_begins, at + (begin - s->piece.source), e);
         if (status) {
             drop_reads(b, s);
             return status;
         }
     }
-    b->staged_count++;
+    l->used++;
     return GM_OK;
+}
+
+gm_status gpu_lanes_stage_expert(gpu_backend *b, gpu_lanes *l, const gpu_weight *w, uint32_t expert, uint32_t slot,
+                                 uint32_t *chunk, error *e) {
+    gpu_staged s = { .weight = w };
+    s.piece = weight_piece_of_expert(&w->layout, expert, slot, *chunk, l->lane_bytes, &s.tile);
+    s.target = w->tiles[s.tile];
+    const gm_status status = piece_stage(b, l, &s, e);
+    if (!status) *chunk = s.piece.next;
+    return status;
 }
 
 /* ---- repacking ---- */
 
-static gm_status repack(gpu_backend *b, gpu_staged *s, size_t lane, error *e) {
+static gm_status repack(gpu_backend *b, const gpu_lanes *l, gpu_staged *s, error *e) {
     const weight_layout *layout = &s->weight->layout;
     gpu_kernel           kernel = { 0 };
     weight_repack_kernel(&kernel, gpu_host_info(b->host), layout, &s->piece);
     const gpu_binding bindings[] = {
-        { REPACK_RAW, b->staging, lane * b->lane_bytes, b->lane_bytes },
+        { REPACK_RAW, l->buffer, l->first * l->lane_bytes, l->lane_bytes },
         { REPACK_PLANES, s->target, 0, weight_tile_of(layout, s->tile).bytes },
         { REPACK_PIECE, b->piece, 0, WEIGHT_PIECE_WORDS * sizeof(uint32_t) },
         { REPACK_FLAGS, b->flags, 0, b->flags_made * sizeof(uint32_t) },
@@ -101,10 +124,8 @@ static gm_status repack(gpu_backend *b, gpu_staged *s, size_t lane, error *e) {
     return status;
 }
 
-/* Repacks the oldest staged piece if its bytes have arrived, and frees its lane. `*next` is where the next piece
- * starts. */
-static gm_status finish_oldest(gpu_backend *b, uint32_t *next, error *e) {
-    gpu_staged *s = &b->staged[b->first_staged];
+gm_status gpu_lanes_finish(gpu_backend *b, gpu_lanes *l, uint32_t *next, error *e) {
+    gpu_staged *s = &l->staged[l->first];
     for (size_t i = 0; i < GPU_WEIGHT_PARTS; i++) {
         if (!s->tickets[i]) continue;
         const gm_status status = reads_take(b->reads, s->tickets[i], e);
@@ -114,22 +135,27 @@ static gm_status finish_oldest(gpu_backend *b, uint32_t *next, error *e) {
         if (status) return status;
     }
     *next = s->piece.next;
-    const gm_status status = repack(b, s, b->first_staged, e);
+    const gm_status status = repack(b, l, s, e);
     if (status == GM_AGAIN) return status; /* the kernel still compiles */
-    b->first_staged = (b->first_staged + 1) % b->lanes;
-    b->staged_count--;
+    l->first = (l->first + 1) % l->count;
+    l->used--;
     return status;
 }
 
 /* ---- damage ---- */
 
 /* `place` as repack.wgsl reports it: a chunk of the tile, or an element with padding. */
-static gm_status name_damage(const gpu_weight *w, uint32_t tile, uint32_t place, error *e) {
+static gm_status name_damage(const gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t place, error *e) {
     const weight_layout *layout = &w->layout;
     const quant_format  *format = quant_format_of((uint32_t)layout->type);
-    const uint64_t       first = (uint64_t)weight_tile_of(layout, tile).first_row * layout->k;
     const uint32_t       padded = 32 * layout->chunks;
-    uint64_t             block = first / format->block;
+    uint64_t             row = weight_tile_of(layout, tile).first_row;
+    if (w->cached) { /* the file has the expert elsewhere */
+        const uint32_t each = layout->rows * (format->block == 1 ? padded : layout->chunks);
+        row = (uint64_t)expert_cache_in_slot(b, w, (uint32_t)(row / layout->rows) + place / each) * layout->rows;
+        place %= each;
+    }
+    uint64_t block = row * layout->k / format->block;
     if (format->block == 1) block += (uint64_t)(place / padded) * layout->k + place % padded;
     else block += (uint64_t)place * 32 / format->block;
     size_t part = 0;
@@ -146,7 +172,7 @@ static gm_status look_at_flags(const gpu_backend *b, const uint32_t *flags, erro
             const bool        listed = w->matrix && w->first_flag + w->layout.tiles <= b->flags_made;
             for (uint32_t tile = 0; listed && tile < w->layout.tiles; tile++) {
                 const uint32_t found = flags[w->first_flag + tile];
-                if (found) return name_damage(w, tile, ~found, e);
+                if (found) return name_damage(b, w, tile, ~found, e);
             }
         }
     }
@@ -245,10 +271,13 @@ static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {
     error   refused = { 0 };
     if (!*tile) *tile = gpu_buffer_new(b->host, weight_tile_of(&w->layout, b->next_tile).bytes, &refused);
     if (!*tile) return fail(e, refused.status, "tensor '%s': %s", w->parts[0].weight.name, refused.why);
-    const size_t    lane = (b->first_staged + b->staged_count) % b->lanes;
-    const gm_status status = piece_stage(b, w, b->next_tile, *tile, b->next_chunk, b->lane_bytes, e);
+    const gpu_staged what = { .weight = w,
+                              .tile = b->next_tile,
+                              .target = *tile,
+                              .piece = weight_piece_at(&w->layout, b->next_tile, b->next_chunk, b->lanes.lane_bytes) };
+    const gm_status  status = piece_stage(b, &b->lanes, &what, e);
     if (status) return status;
-    b->next_chunk = b->staged[lane].piece.next;
+    b->next_chunk = what.piece.next;
     if (!b->next_chunk) b->next_tile++;
     return GM_OK;
 }
@@ -257,9 +286,9 @@ static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {
 static gm_status fill_lanes(gpu_backend *b, gpu_weight_set *set, error *e) {
     for (; b->next_weight < set->count; b->next_weight++, b->next_tile = 0) {
         gpu_weight *w = &set->weights[b->next_weight];
-        if (w->gathered || w->streamed) continue;
+        if (w->gathered || w->streamed || w->cached) continue;
         while (b->next_tile < w->layout.tiles) {
-            if (w->matrix && b->staged_count == b->lanes) return GM_OK;
+            if (w->matrix && b->lanes.used == b->lanes.count) return GM_OK;
             const gm_status status = w->matrix ? stage_next(b, w, e) : upload_vector(b, w, e);
             if (status) return status;
         }
@@ -273,11 +302,11 @@ static gm_status complete(gpu_backend *b, gpu_weight_set *set, error *e) {
     const gm_status status = gpu_backend_damage(b, e);
     if (status) return status;
     set->complete = true;
-    if (b->slot) return GM_OK;
-    gpu_buffer_free(b->host, b->staging);
+    if (b->slot || b->experts) return GM_OK;
+    gpu_buffer_free(b->host, b->lanes.buffer);
     gpu_buffer_free(b->host, b->piece);
     gpu_buffer_free(b->host, b->flags);
-    b->staging = b->piece = b->flags = 0;
+    b->lanes.buffer = b->piece = b->flags = 0;
     return GM_OK;
 }
 
@@ -290,24 +319,28 @@ gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e) {
     set = gpu_backend_set(b, g);
     for (;;) {
         gm_status status = fill_lanes(b, set, e);
-        if (status && (status != GM_AGAIN || !b->staged_count)) return status;
-        if (!b->staged_count) return complete(b, set, e);
-        status = finish_oldest(b, &ignored, e);
+        if (status && (status != GM_AGAIN || !b->lanes.used)) return status;
+        if (!b->lanes.used) return complete(b, set, e);
+        status = gpu_lanes_finish(b, &b->lanes, &ignored, e);
         if (status) return status;
     }
 }
 
 gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, uint32_t end,
                              error *e) {
-    if (!b->staged_count) {
-        const uint64_t  left = round_up(weight_source_bytes(&w->layout, end - *chunk), 4);
-        const uint64_t  most = left < b->lane_bytes ? left : b->lane_bytes;
-        const gm_status status =
-            piece_stage(b, w, tile, b->slot, *chunk, most < weight_staging_least(&w->layout) ? b->lane_bytes : most, e);
+    if (!b->lanes.used) {
+        const uint64_t   left = round_up(weight_source_bytes(&w->layout, end - *chunk), 4), lane = b->lanes.lane_bytes;
+        const uint64_t   most = left < lane ? left : lane;
+        const gpu_staged what = { .weight = w,
+                                  .tile = tile,
+                                  .target = b->slot,
+                                  .piece = weight_piece_at(&w->layout, tile, *chunk,
+                                                           most < weight_staging_least(&w->layout) ? lane : most) };
+        const gm_status  status = piece_stage(b, &b->lanes, &what, e);
         if (status) return status;
     }
     uint32_t        next = *chunk;
-    const gm_status status = finish_oldest(b, &next, e);
+    const gm_status status = gpu_lanes_finish(b, &b->lanes, &next, e);
     if (!status) *chunk = next ? next : end;
     return status;
 }

@@ -163,6 +163,20 @@ weight_piece weight_piece_at(const weight_layout *layout, uint32_t tile, uint32_
     };
 }
 
+weight_piece weight_piece_of_expert(const weight_layout *layout, uint32_t expert, uint32_t slot, uint32_t chunk,
+                                    uint64_t staging, uint32_t *tile) {
+    const uint32_t each = layout->rows * layout->chunks, slots = layout->tile_rows / layout->rows;
+    *tile = slot / slots;
+    const uint32_t before = slot % slots * each;
+    weight_piece   piece = weight_piece_at(layout, *tile, before + chunk, staging);
+    const uint32_t count = (uint32_t)min_size(piece.parameters[1], each - chunk);
+    piece.parameters[1] = count;
+    piece.source = weight_source_bytes(layout, (uint64_t)expert * each + chunk);
+    piece.bytes = weight_source_bytes(layout, count);
+    piece.next = chunk + count < each ? chunk + count : 0;
+    return piece;
+}
+
 void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout,
                           const weight_piece *piece) {
     static const struct {

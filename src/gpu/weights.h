@@ -40,6 +40,7 @@ void weight_describe(gpu_kernel *kernel, const weight_layout *layout, const weig
 /* ---- repacking ---- */
 
 enum { WEIGHT_PIECE_WORDS = 8 };
+enum { GPU_LANES = 4 }; /* pieces that can be on their way to the GPU at once */
 
 typedef struct {
     uint64_t source;                         /* where its bytes start in the tensor, and how many there are */
@@ -52,6 +53,10 @@ typedef struct {
  * must be at least weight_staging_least. */
 weight_piece weight_piece_at(const weight_layout *layout, uint32_t tile, uint32_t chunk, uint64_t staging);
 uint64_t     weight_staging_least(const weight_layout *layout);
+/* A piece of expert `expert` of the file that goes to slot `slot` of this layout, from the expert's chunk `chunk` on; `*tile` is where.
+ * An expert must be made of whole units. `next` counts chunks of the expert. */
+weight_piece weight_piece_of_expert(const weight_layout *layout, uint32_t expert, uint32_t slot, uint32_t chunk,
+                                    uint64_t staging, uint32_t *tile);
 /* Pieces start at multiples of so many chunks. */
 uint32_t weight_piece_unit(const weight_layout *layout);
 /* Bytes of the file that so many chunks come from; `chunks` is a multiple of the unit, or all of a tile. */

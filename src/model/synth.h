@@ -14,6 +14,8 @@ typedef struct {
     const char *flavour;    /* "llama.cpp" or "ollama": whose metadata and type mix; NULL: llama.cpp */
     int         vocabulary; /* 0: 262,144; otherwise the first n tokens, at least 512 */
     int         window;     /* 0: the model's; otherwise how many positions sliding layers see */
+    bool
+        skewed; /* a tenth of the experts gets about half of the tokens, as in trained models; otherwise all get similar numbers */
     bool     towers; /* vision and audio towers, too: in the same file for Ollama, otherwise in a projector beside it */
     uint64_t seed;
 } synth_options;

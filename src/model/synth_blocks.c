@@ -166,7 +166,8 @@ static void fill_matrix(synth_random *r, quant_type type, uint8_t *out, size_t b
  *   embedding would make that token the likeliest next one, and an answer would repeat it.
  * - Router: logits have a deviation of 2, alike for all experts. Every expert is used, and the busiest has two to three times the mean
  *   load. Of a token's eight experts, the first has a weight of about 0.4 and the last of 0.05: where rounding swaps the eighth for
- *   the ninth, little changes.
+ *   the ninth, little changes. Skewed: every tenth expert has logits with 3.6 times the deviation of the others, so that of 8 experts of 128, 4 are
+ *   among these 13 on average.
  *
  * Full layers rotate only the first quarter of the pairs: the others get an infinite period. */
 static float small_value(synth_random *r, synth_fill fill, uint64_t index) {
@@ -178,6 +179,7 @@ static float small_value(synth_random *r, synth_fill fill, uint64_t index) {
     case FILL_OUTPUT_NORM: return (float)((0.9 + 0.2 * random_uniform(r)) * (random_next(r) >> 63 ? -1 : 1));
     case FILL_LAYER_SCALE: return (float)(0.95 + 0.05 * random_uniform(r));
     case FILL_ROUTER:
+    case FILL_SKEWED_ROUTER:
         return (float)((random_uniform(r) + random_uniform(r) + random_uniform(r) + random_uniform(r) - 2) * 3.4641016);
     case FILL_TABLE: return (float)(0.04 * random_uniform(r) - 0.02);
     case FILL_LEAST: return -64;
@@ -192,7 +194,8 @@ void synth_fill_data(synth_random *random, const synth_tensor *tensor, void *out
         return;
     }
     for (uint64_t i = 0; i < count; i++) {
-        const float value = small_value(random, tensor->fill, first + i);
+        float value = small_value(random, tensor->fill, first + i);
+        if (tensor->fill == FILL_SKEWED_ROUTER) value *= (first + i) / tensor->info.ne[0] % 10 ? 0.5f : 1.8f;
         memcpy((uint8_t *)out + 4 * i, &value, 4);
     }
 }

@@ -33,6 +33,7 @@ typedef struct {
     uint32_t           vocabulary, window;
     bool               ollama, towers;
     uint64_t           seed;
+    bool               skewed;
 } synth_plan;
 
 typedef enum {
@@ -45,6 +46,7 @@ typedef enum {
     FILL_LAYER_SCALE,
     FILL_ROPE,
     FILL_ROUTER,
+    FILL_SKEWED_ROUTER,
     FILL_TABLE, /* like a matrix, in f32 */
     FILL_LEAST, /* bounds of clipped linears: wide */
     FILL_MOST,

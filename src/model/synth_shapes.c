@@ -91,6 +91,7 @@ gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error 
                     plan->size->window, options->window);
     plan->vocabulary = options->vocabulary ? (uint32_t)options->vocabulary : SYNTH_VOCABULARY;
     plan->window = options->window ? (uint32_t)options->window : plan->size->window;
+    plan->skewed = options->skewed;
     plan->layers = options->layers ? (uint32_t)options->layers : plan->size->layers;
     plan->sharing = scaled_sharing(plan->size, plan->layers);
     return GM_OK;
@@ -189,7 +190,8 @@ static void add_experts(synth_list *list, uint32_t i) {
     const synth_plan *plan = list->plan;
     const uint64_t    d = plan->size->width, n = plan->size->experts, ff = plan->size->expert_feed_forward;
     const quant_type  matrix = fitting_type(plan->quant->matrix, d);
-    add_tensor(list, FILL_ROUTER, TYPE_F32, d, n, 0, "blk.%u.ffn_gate_inp.weight", i);
+    add_tensor(list, plan->skewed ? FILL_SKEWED_ROUTER : FILL_ROUTER, TYPE_F32, d, n, 0, "blk.%u.ffn_gate_inp.weight",
+               i);
     ADD_VECTOR(list, FILL_NORM, d, "blk.%u.ffn_gate_inp.scale", i);
     if (plan->ollama) {
         add_tensor(list, FILL_MATRIX, matrix, d, ff, n, "blk.%u.ffn_gate_exps.weight", i);

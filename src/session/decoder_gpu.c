@@ -193,6 +193,7 @@ static bool gpu_decoder_is_able(gpu_decoder *d) {
 
 bool gpu_decoder_wants(gpu_decoder *d, gm_session *s, const draw_wish *wish) {
     gpu_row *row = gpu_row_of(d, s);
+    if (d->engine->gpu.experts) return false; /* several sessions want more experts than one: each draws alone */
     if (!row && !(row = gpu_row_of(d, NULL))) return false;
     if (!row->session) {
         gpu_row_reset(d, row);

@@ -109,6 +109,7 @@ static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     if (!generator) return e->status;
     while (s->ahead.end < end) {
         const gm_status status = gpu_generator_submit(s->run.generator, e);
+        if (status == GM_AGAIN && s->ahead.end > s->computed) break; /* those in flight come first */
         if (status) return status;
         kv_written(&s->kv, ++s->ahead.end);
     }
@@ -127,7 +128,8 @@ gm_status drawing_take(gm_session *s, const draw_wish *wish, const sampler_recor
 }
 
 static gm_status take(gm_session *s, const draw_wish *wish, int32_t *token, error *e) {
-    sampler_record  draw;
+    sampler_record draw;
+    if (s->engine->gpu.experts) TRY(gpu_generator_bind(s->run.generator, s->kv.store->gpu_layers, e));
     const gm_status status = gpu_generator_take(s->run.generator, &draw, e);
     if (status) return status;
     s->ahead.token = (int32_t)draw.token;

@@ -1,6 +1,7 @@
 #include "session/engine.h"
 
 #include "base/json.h"
+#include "gpu/experts.h"
 #include "session/denoiser.h"
 #include "session/load.h"
 #include "store/box.h"
@@ -302,7 +303,16 @@ void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out) {
         .bytes_per_token = engine->weights.bytes_per_token,
         .note = engine->note,
         .why_device = engine->why_device,
+        .experts = c->experts,
+        .gpu_experts = engine->on_gpu ? c->experts : 0,
     };
+    const expert_cache *cache = engine->on_gpu ? engine->gpu.experts : NULL;
+    if (!cache) return;
+    out->gpu_experts = cache->slots;
+    out->expert_uses = cache->statistics.picks;
+    out->expert_misses = cache->statistics.missed;
+    out->expert_tokens = cache->statistics.tokens;
+    out->expert_bytes = cache->statistics.bytes;
 }
 
 void gm_sampling_default(const gm_engine *engine, gm_sampling *out) { *out = engine->sampling; }

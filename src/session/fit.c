@@ -39,7 +39,8 @@ static gm_status fit_on_gpu(const engine_load *l, const model *m, uint64_t max_b
     TRY(model_text_graph(m, NULL, &g, e));
     const size_t   context = min_size(m->config.context, GPU_MEMORY_CONTEXT);
     const uint64_t tower = towers_bytes(l->engine->file, l->engine->projector, m->config.width);
-    gpu_memory_plan(&g, &m->config, kv, context, tower, l->options.gpu_memory, max_binding, &budget, &too_small);
+    gpu_memory_plan(&g, &m->config, kv, context, tower, l->options.gpu_memory, l->options.gpu_experts, max_binding,
+                    &budget, &too_small);
     graph_free(&g);
     out->fits = !too_small.status;
     snprintf(out->why, sizeof out->why, "%s", too_small.why);

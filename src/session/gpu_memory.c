@@ -27,9 +27,10 @@ static uint64_t largest_growth(const model_config *config, quant_type type, size
 }
 
 gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type kv, size_t context, uint64_t tower,
-                          uint64_t limit, uint64_t max_binding, gpu_budget *out, error *e) {
+                          uint64_t limit, uint32_t slots, uint64_t max_binding, gpu_budget *out, error *e) {
     error          ignored = { 0 };
     budget_options options = { .limit = limit,
+                               .slots = slots,
                                .tower = limit ? tower : 0,
                                .kv = gpu_memory_kv(config, kv, context) + largest_growth(config, kv, context),
                                .max_binding = max_binding };

@@ -14,6 +14,6 @@ uint64_t gpu_memory_kv(const model_config *config, quant_type type, size_t conte
 /* How the weights of `g` are best kept in `limit` bytes (0: no limit) beside such a session and its plans, and beside a tower of
  * `tower` bytes if there is room for one. `max_binding` is the GPU's, 0 if there is none to ask. */
 gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type kv, size_t context, uint64_t tower,
-                          uint64_t limit, uint64_t max_binding, gpu_budget *out, error *e);
+                          uint64_t limit, uint32_t slots, uint64_t max_binding, gpu_budget *out, error *e);
 
 #endif

@@ -179,16 +179,21 @@ static gm_status store_pack_rows(void *user, size_t from, size_t to, size_t coun
     return kv_store_move(packed->store, packed->space, from, to, count, e);
 }
 
+static void store_note_move(kv_store *store) {
+    store->moves++;
+    if (store->gpu_moves) ++*store->gpu_moves;
+}
+
 static gm_status store_pack(kv_store *store, kv_space space, kv_extent *larger, size_t count, error *e) {
     packing packed = { store, space };
-    store->moves++;
+    store_note_move(store);
     return kv_slots_pack(&store->spaces[space], larger, count, store_pack_rows, &packed, e);
 }
 
 static gm_status extent_relocate(kv_store *store, kv_space space, kv_extent *x, size_t first, size_t count, error *e) {
     if (x->used) {
         TRY(kv_store_move(store, space, x->first, first, x->used, e));
-        store->moves++;
+        store_note_move(store);
     }
     kv_slots_place(&store->spaces[space], x, first, count);
     return GM_OK;

@@ -28,7 +28,8 @@ typedef struct {
 
 struct kv_store {
     const model_config *config;
-    gpu_host           *gpu; /* NULL: main memory */
+    gpu_host           *gpu;       /* NULL: main memory */
+    uint32_t           *gpu_moves; /* counts its moves, too, for whoever has runs under way on the GPU; or NULL */
     quant_type          type;
     kv_rows            *rows;       /* [layers] */
     kv_layer           *cpu_layers; /* the same in the backend's form; one of the two */

@@ -190,7 +190,7 @@ static gm_status open_backend(engine_load *l, error *e) {
     if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, o->cpu, o->threads, o->precise, e);
     if (!engine->gpu.host) TRY(open_gpu(l, e));
     const gpu_info *info = gpu_host_info(engine->gpu.host);
-    engine->batches = batch_sizes_begin(info->large_batches && !info->software && !o->gpu_memory);
+    engine->batches = batch_sizes_begin(info->large_batches && !info->software && !o->gpu_memory && !o->gpu_experts);
     return GM_OK;
 }
 
@@ -245,16 +245,16 @@ static gm_status plan_memory(engine_load *l, error *e) {
     gm_engine          *engine = l->engine;
     const model_config *c = &engine->weights.config;
     const uint64_t      limit = l->options.gpu_memory;
-    if (!engine->on_gpu || !limit) return GM_OK;
+    if (!engine->on_gpu || (!limit && !l->options.gpu_experts)) return GM_OK;
     TRY(gpu_memory_plan(&engine->text, c, engine->precise ? TYPE_F32 : TYPE_F16,
                         min_size(c->context, GPU_MEMORY_CONTEXT),
-                        towers_bytes(engine->file, engine->projector, c->width), limit,
+                        towers_bytes(engine->file, engine->projector, c->width), limit, l->options.gpu_experts,
                         gpu_host_info(engine->gpu.host)->max_binding, &engine->budget, e));
-    if (l->automatic && engine->budget.token_bytes * SLOWER_BUS > engine->weights.bytes_per_token)
+    if (l->automatic && gpu_budget_expected(&engine->budget) * SLOWER_BUS > engine->weights.bytes_per_token)
         return fail(e, GM_NO_MEMORY,
                     "%.1f of the %.1f GB of weights that a token reads do not fit into the %.1f GB of GPU "
                     "memory that may be used",
-                    (double)engine->budget.token_bytes / 1e9, (double)engine->weights.bytes_per_token / 1e9,
+                    (double)gpu_budget_expected(&engine->budget) / 1e9, (double)engine->weights.bytes_per_token / 1e9,
                     (double)limit / 1e9);
     gpu_budget_explain(&engine->budget, load_in_pieces(engine->file), engine->note, sizeof engine->note);
     gpu_backend_keep_to(&engine->gpu, &engine->budget);

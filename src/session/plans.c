@@ -117,6 +117,13 @@ void plans_return(shared_plan *p) {
     p->borrowed = false;
 }
 
+bool plans_lent(const plan_set *plans, const gpu_generator *g) {
+    for (const shared_plan *p = plans->first; p; p = p->next) {
+        if (p->gpu && p->borrowed && gpu_generator_uses(g, p->gpu)) return true;
+    }
+    return false;
+}
+
 size_t plans_count(const plan_set *plans) {
     size_t count = 0;
     for (const shared_plan *p = plans->first; p; p = p->next) count++;

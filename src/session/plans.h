@@ -7,7 +7,7 @@
 #define GM_PLANS_H
 
 #include "cpu/backend.h"
-#include "gpu/backend.h"
+#include "gpu/generator.h"
 
 /* GPU plans exist for 1, 4, 16, 64 and 256 tokens, and for prompts also for BATCH_MOST as soon as there are batches beyond KV_BATCH.
  * Larger ones are made as the largest run needs them. Plans with rows exist for 2, 4, 8, 16 and 32. */
@@ -45,6 +45,8 @@ shared_plan *plans_borrow(plan_set *plans, const plan_wish *wish, error *e);
 void         plans_return(shared_plan *plan); /* may be NULL */
 /* Frees the plans of a graph whose weights are about to be released. Nobody may use one. */
 void plans_drop(plan_set *plans, const graph *g);
+/* Whether somebody has borrowed the generator's plan. */
+bool plans_lent(const plan_set *plans, const gpu_generator *g);
 /* How many there are. */
 size_t plans_count(const plan_set *plans);
 void   plans_close(plan_set *plans);

@@ -143,7 +143,11 @@ static gm_status cpu_step(runner *r, const kv_store *store, const run_inputs *in
 
 /* ---- GPU ------------------------------------------------------------------------------------------------------------ */
 
+bool runner_is_drawing(const runner *r) { return r->generator && gpu_generator_begun(r->generator); }
+
 gpu_generator *runner_generator(runner *r, const kv_cache *kv, bool adapted, error *e) {
+    if (runner_is_drawing(r) && plans_lent(&r->engine->plans, r->generator)) /* it waits for its plan */
+        return gpu_generator_bind(r->generator, kv->store->gpu_layers, e) ? NULL : r->generator;
     const shared_plan *plan = runner_plan(r, kv->store, 1, 1, adapted, e);
     if (plan && r->generator && !gpu_generator_uses(r->generator, plan->gpu)) { /* its plan is for another cache */
         gpu_generator_free(r->generator);
@@ -155,8 +159,6 @@ gpu_generator *runner_generator(runner *r, const kv_cache *kv, bool adapted, err
     runner_return_plan(r); /* steps are submitted whole, so that others may use the plan between them */
     return status ? NULL : r->generator;
 }
-
-bool runner_is_drawing(const runner *r) { return r->generator && gpu_generator_begun(r->generator); }
 
 static gm_status gpu_submit_run(runner *r, const kv_store *store, const run_inputs *in, error *e) {
     const shared_plan *plan = runner_plan(r, store, in->tokens, in->outputs, run_is_adapted(in), e);

@@ -39,6 +39,7 @@ gm_status engine_store(gm_engine *engine, quant_type type, kv_store **out, error
     *out = store;
     if (store->rows) return GM_OK;
     TRY(kv_store_open(store, &engine->weights.config, engine->gpu.host, type, e));
+    store->gpu_moves = &engine->gpu.kv_moves;
     store->idle = engine->context;
     store->give_up = give_up_parked;
     store->free_memory = give_up_towers;

@@ -41,7 +41,8 @@ static gm_status start_load(source **parts, size_t count, const json *o, arena *
     gm_engine_options engine = { .backend = gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
                                  .threads = (uint32_t)option_bytes(o, "threads"), /* 1 without workers */
                                  .precise = json_is(json_get(o, "precise"), JSON_TRUE),
-                                 .gpu_memory = option_bytes(o, "gpuMemory") };
+                                 .gpu_memory = option_bytes(o, "gpuMemory"),
+                                 .gpu_experts = (uint32_t)option_bytes(o, "gpuExperts") };
     gguf             *file = NULL, *projector = NULL;
     source           *first = parts[0];
     TRY(option_text(o, "name", a, &origin.name, e));
@@ -216,6 +217,8 @@ EXPORT(gmw_engine_info) gm_status gmw_engine_info(wasm_context *c, gm_engine *en
     wasm_number(out, "fileBytes", (double)info.file_bytes);
     wasm_number(out, "bytesPerToken", (double)info.bytes_per_token);
     wasm_text(out, "note", info.note);
+    wasm_number(out, "experts", info.experts);
+    wasm_number(out, "gpuExperts", info.gpu_experts);
     wasm_bool(out, "vision", engine_understands(engine, TOWER_VISION));
     wasm_bool(out, "audio", engine_understands(engine, TOWER_AUDIO));
     wasm_number(out, "pictureBudget", media_default_budget(engine->file));

@@ -70,6 +70,26 @@ if (process.env.GEMMULE_LONG === '1') {
     });
 }
 
+test('experts in slots: the logits of a GPU that has all of them', async () => {
+    const core = await Core.create({ wasm: readFileSync(UNCHECKED_WASM), gpu });
+    const ids = Int32Array.from({ length: 20 }, (_, i) => 300 + i);
+    const all = (await engineOf(MOE)).session({ context: 256 });
+    await all.set(ids);
+    for (const gpuExperts of [2, 3, 8]) {
+        const source = sourceOf(MOE);
+        const engine = await core.open([source], { backend: 'gpu', precise: true, gpuExperts });
+        assert.deepEqual([engine.info.experts, engine.info.gpuExperts], [8, gpuExperts]);
+        const session = engine.session({ context: 256 });
+        const reads = source.reads;
+        await session.set(ids);
+        closeTo(session.logits(), all.logits()!, 1e-5);
+        assert.equal(source.reads > reads, gpuExperts < 8);
+        session.free();
+        engine.close();
+    }
+    all.free();
+});
+
 test('the adapter and its features are reported', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu });
     const [device, wasm] = await core.devices();

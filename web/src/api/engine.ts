@@ -29,6 +29,8 @@ export interface LoadOptions extends SourceOptions, WorkerOptions {
     precise?: boolean;
     /** Bytes of GPU memory to use. Weights that do not fit are read from the source when they are needed. */
     gpuMemory?: number;
+    /** Experts of each layer that the GPU holds at once; by default all, or as many as fit `gpuMemory`. Others are read when they are used. */
+    gpuExperts?: number;
     /** Threads on wasm, in Node and on cross-origin isolated pages; by default as many as the processor can use. 1: off. */
     threads?: number;
     /** GPU features not to use, such as 'subgroups,f16'. */
@@ -179,7 +181,7 @@ function checkBackend(backend: string | undefined): void {
     throw new GemmuleError('BadArgument', `backend must be one of ${BACKENDS.join(', ')}, found ${backend}`);
 }
 
-const ENGINE_OPTIONS = ['backend', 'precise', 'gpuMemory', 'threads', 'gpuDisable', 'powerPreference', 'name', 'ollama'] as const;
+const ENGINE_OPTIONS = ['backend', 'precise', 'gpuMemory', 'gpuExperts', 'threads', 'gpuDisable', 'powerPreference', 'name', 'ollama'] as const;
 
 function loadArgs({ sources, options: own, adapters = [] }: Specified, options: LoadOptions, towers: Specified | null): LoadArgs {
     checkBackend(options.backend);

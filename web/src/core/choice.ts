@@ -111,9 +111,9 @@ async function contestKey<E extends CoreEngineLike>({ sources, options, gpu, thr
     const [first] = sources;
     const hash = new Sha256();
     if (first) hash.update(await first.read(0, Math.min(HEADER_BYTES, first.size), options.signal));
-    const { precise, gpuMemory, gpuDisable, powerPreference } = options;
+    const { precise, gpuMemory, gpuExperts, gpuDisable, powerPreference } = options;
     const { name, vendor, backend, driver } = gpu;
-    const rest = { sizes: sources.map(({ size }) => size), name, vendor, backend, driver, threads, precise, gpuMemory, gpuDisable, powerPreference };
+    const rest = { sizes: sources.map(({ size }) => size), name, vendor, backend, driver, threads, precise, gpuMemory, gpuExperts, gpuDisable, powerPreference };
     return `backend/1/${hash.update(new TextEncoder().encode(JSON.stringify(rest))).hex()}`;
 }
 

@@ -17,8 +17,8 @@ export class Load {
     constructor(machine: Machine, sources: ByteSource[], options: EngineOptions, onGpu: boolean) {
         if (!sources.length) throw new GemmuleError('BadArgument', 'a model needs at least one source');
         const { wasm, gpu, threads } = machine;
-        const { name, ollama, precise, gpuMemory, wasmMemory, gpuDisable, projector } = options;
-        const text = JSON.stringify({ ...ollama, name, precise, gpuMemory, wasmMemory, gpuDisable, projector, gpu: onGpu, threads: threads?.count });
+        const { name, ollama, precise, gpuMemory, gpuExperts, wasmMemory, gpuDisable, projector } = options;
+        const text = JSON.stringify({ ...ollama, name, precise, gpuMemory, gpuExperts, wasmMemory, gpuDisable, projector, gpu: onGpu, threads: threads?.count });
         const sizes = new Uint8Array(new Float64Array(sources.map((source) => source.size)).buffer);
         const load = machine.make((out) =>
             wasm.withText(text, (at, length) =>

@@ -48,6 +48,8 @@ export interface EngineOptions {
     precise?: boolean;
     /** Bytes of GPU memory to use. Weights that do not fit are read from the source when they are needed. */
     gpuMemory?: number;
+    /** Experts of each layer that the GPU holds at once; by default all, or as many as fit `gpuMemory`. Others are read when they are used. */
+    gpuExperts?: number;
     /** On wasm: most bytes of weights, 3 GiB by default. If there are more, the rows of the per-layer table are read from the source for
      * each token; if that is not enough, the model is refused. */
     wasmMemory?: number;
@@ -109,6 +111,9 @@ export interface EngineInfo {
     threads: number;
     /** What does not fit into GPU memory and what that costs, or why there are no threads; '' if all is well. */
     note: string;
+    /** Experts of a layer, and how many of them the GPU holds at once; 0 without experts, or without a GPU. */
+    experts: number;
+    gpuExperts: number;
     /** Whether it understands pictures, and sounds. */
     vision: boolean;
     audio: boolean;

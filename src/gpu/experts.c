@@ -1,0 +1,290 @@
+#include "gpu/experts.h"
+
+#include "gpu/pipeline.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- making and freeing ---- */
+
+static void expert_layer_free(expert_layer *l) {
+    free(l->slot_of);
+    free(l->expert_in);
+    free(l->seen);
+    free(l->score);
+}
+
+void expert_cache_free(gpu_backend *b) {
+    expert_cache *c = b->experts;
+    if (!c) return;
+    gpu_lanes_clear(b, &c->lanes);
+    for (size_t i = 0; i < c->layer_count; i++) expert_layer_free(&c->layers[i]);
+    if (c->table) gpu_buffer_free(b->host, c->table);
+    if (c->lanes.buffer) gpu_buffer_free(b->host, c->lanes.buffer);
+    free(c->layers);
+    free(c);
+    b->experts = NULL;
+}
+
+static gm_status expert_layer_make(expert_layer *l, const op *product, uint32_t slots, error *e) {
+    const uint32_t experts = (uint32_t)product->in[FUSED_W0]->ne[2];
+    *l = (expert_layer){ .experts = experts, .used = product->used };
+    l->slot_of = malloc(experts * sizeof *l->slot_of);
+    l->expert_in = malloc(slots * sizeof *l->expert_in);
+    l->seen = calloc(experts, sizeof *l->seen);
+    l->score = calloc(experts, sizeof *l->score);
+    if (!l->slot_of || !l->expert_in || !l->seen || !l->score) {
+        expert_layer_free(l);
+        return fail_memory(e, "a layer's table of experts", experts * sizeof *l->slot_of);
+    }
+    for (uint32_t i = 0; i < experts; i++) l->slot_of[i] = EXPERT_NOWHERE;
+    for (uint32_t i = 0; i < slots; i++) l->expert_in[i] = EXPERT_NOWHERE;
+    return GM_OK;
+}
+
+static gm_status expert_cache_add_layer(expert_cache *c, const op *product, error *e) {
+    expert_layer *layers = realloc(c->layers, (c->layer_count + 1) * sizeof *layers);
+    if (!layers) return fail_memory(e, "the cache of experts", (c->layer_count + 1) * sizeof *layers);
+    c->layers = layers;
+    TRY(expert_layer_make(&layers[c->layer_count], product, c->slots, e));
+    c->layer_count++;
+    return GM_OK;
+}
+
+gm_status expert_cache_add(gpu_backend *b, const op *product, error *e) {
+    gpu_weight *w = (gpu_weight *)gpu_backend_weight(b, product->in[FUSED_W0]);
+    if (!w || !w->cached) return GM_OK;
+    if (product->in[FUSED_W0]->ne[2] > EXPERT_MOST)
+        return fail(e, GM_UNSUPPORTED, "'%s' has %llu experts, but at most %d can be cached on the GPU",
+                    product->in[FUSED_W0]->name, (unsigned long long)product->in[FUSED_W0]->ne[2], EXPERT_MOST);
+    if (!b->experts) b->experts = calloc(1, sizeof *b->experts);
+    expert_cache *c = b->experts;
+    if (!c) return fail_memory(e, "the cache of experts", sizeof *c);
+    for (size_t i = 0; i < c->layer_count; i++) { /* a weight that another graph has, too */
+        for (size_t j = 0; j < c->layers[i].weight_count; j++) {
+            if (c->layers[i].weights[j] == w) return GM_OK;
+        }
+    }
+    c->slots = b->budget->slots;
+    if (c->listing != b->sets->g || c->routes != product->in[FUSED_ROUTES]) TRY(expert_cache_add_layer(c, product, e));
+    c->listing = b->sets->g;
+    c->routes = product->in[FUSED_ROUTES];
+    expert_layer *l = &c->layers[c->layer_count - 1];
+    if (l->weight_count == EXPERT_WEIGHTS || l->experts != product->in[FUSED_W0]->ne[2])
+        return fail(e, GM_UNSUPPORTED, "'%s' does not fit the other matrices of its layer's experts",
+                    product->in[FUSED_W0]->name);
+    w->expert_layer = (uint32_t)c->layer_count - 1;
+    l->weights[l->weight_count++] = w;
+    return GM_OK;
+}
+
+static uint64_t expert_layer_offset(const expert_cache *c, const expert_layer *l) {
+    return (uint64_t)(l - c->layers) * c->stride;
+}
+
+/* Writes a layer's number and slots, but not its uses, which the GPU counts. */
+static gm_status expert_layer_write(gpu_backend *b, const expert_layer *l, error *e) {
+    const expert_cache *c = b->experts;
+    const uint64_t      at = expert_layer_offset(c, l);
+    const uint32_t      header[EXPERT_HEADER] = { 1 + (uint32_t)(l - c->layers) };
+    gpu_words           words = { 0 };
+    gpu_words_begin(&words);
+    gpu_words_write(&words, c->table, at, header, EXPERT_HEADER);
+    gpu_words_write(&words, c->table, at + sizeof header, l->slot_of, l->experts);
+    const gm_status status =
+        words.failed ? fail_memory(e, "a command list", 64) : gpu_submit(b->host, words.data, words.count, e);
+    free(words.data);
+    return status;
+}
+
+gm_status expert_cache_make(gpu_backend *b, error *e) {
+    expert_cache *c = b->experts;
+    if (!c || c->table) return GM_OK;
+    uint32_t most = 0;
+    uint64_t staging = 256;
+    for (size_t i = 0; i < c->layer_count; i++) {
+        const expert_layer *l = &c->layers[i];
+        if (l->experts > most) most = l->experts;
+        for (size_t j = 0; j < l->weight_count; j++) {
+            gpu_weight *w = (gpu_weight *)l->weights[j];
+            staging = max_size(staging, budget_staging(&w->layout, GPU_LANES * w->parts[0].bytes / l->experts));
+            TRY(gpu_weight_create_buffers(b, w, e));
+        }
+    }
+    c->stride = round_up((EXPERT_HEADER + 2 * (uint64_t)most) * sizeof(uint32_t), 256);
+    TRY(gpu_lanes_make(b, &c->lanes, staging, e));
+    c->table = gpu_buffer_new(b->host, c->layer_count * c->stride, e);
+    if (!c->table) return e->status;
+    for (size_t i = 0; i < c->layer_count; i++) TRY(expert_layer_write(b, &c->layers[i], e));
+    return GM_OK;
+}
+
+gpu_binding expert_cache_binding(const gpu_backend *b, const gpu_weight *w) {
+    const expert_cache *c = b->experts;
+    return (gpu_binding){ 0, c->table, w->expert_layer * c->stride, c->stride };
+}
+
+uint32_t expert_cache_in_slot(const gpu_backend *b, const gpu_weight *w, uint32_t slot) {
+    const expert_cache *c = b->experts;
+    const uint32_t      expert = c->layers[w->expert_layer].expert_in[slot < c->slots ? slot : 0];
+    return expert == EXPERT_NOWHERE ? 0 : expert;
+}
+
+/* ---- which experts stay ---- */
+
+expert_layer *expert_cache_report(expert_cache *c, const uint32_t *report, expert_wants *out) {
+    if (!report[0] || report[0] > c->layer_count) return NULL;
+    expert_layer   *l = &c->layers[report[0] - 1];
+    const uint32_t *wanted = report + EXPERT_HEADER, *uses = wanted + EXPERT_MOST;
+    uint64_t        since = 0;
+    memset(out, 0, sizeof *out);
+    for (uint32_t i = 0; i < l->experts; i++) since += uses[i] - l->seen[i];
+    const float fade = exp2f(-(float)since / (float)(EXPERT_HALF_LIFE * l->used));
+    for (uint32_t i = 0; i < l->experts; i++) {
+        l->score[i] = l->score[i] * fade + (float)(uses[i] - l->seen[i]);
+        l->seen[i] = uses[i];
+        out->wanted[i] = wanted[i];
+        if (l->slot_of[i] == EXPERT_NOWHERE) c->statistics.missed += wanted[i];
+    }
+    return l;
+}
+
+void expert_cache_count(expert_cache *c, size_t tokens) {
+    c->statistics.tokens += tokens;
+    for (size_t i = 0; i < c->layer_count; i++) c->statistics.picks += (uint64_t)tokens * c->layers[i].used;
+}
+
+/* The slot to use next: a free one, or that of the expert with the lowest score among those that nobody wants. EXPERT_NOWHERE: there is none. */
+static uint32_t expert_slot_to_use(const expert_cache *c, const expert_layer *l, const expert_wants *wants) {
+    uint32_t found = EXPERT_NOWHERE;
+    for (uint32_t slot = 0; slot < c->slots; slot++) {
+        const uint32_t expert = l->expert_in[slot];
+        if (expert == EXPERT_NOWHERE) return slot;
+        if (wants->wanted[expert]) continue;
+        if (found == EXPERT_NOWHERE || l->score[expert] < l->score[l->expert_in[found]]) found = slot;
+    }
+    return found;
+}
+
+bool expert_cache_strike(expert_layer *l, expert_wants *wants) {
+    bool left = false;
+    for (uint32_t i = 0; i < l->experts; i++) {
+        if (l->slot_of[i] != EXPERT_NOWHERE) {
+            l->score[i] += (float)wants->wanted[i]; /* a quiet run does not count */
+            wants->wanted[i] = 0;
+        }
+        left |= wants->wanted[i] != 0;
+    }
+    return left;
+}
+
+/* ---- loading ---- */
+
+/* Forgets what is in the slots of an unfinished job: it may be half an expert. */
+static void expert_job_drop(gpu_backend *b) {
+    expert_cache *c = b->experts;
+    expert_job   *job = &c->job;
+    gpu_lanes_clear(b, &c->lanes);
+    for (size_t i = 0; i < job->count && !job->complete; i++) {
+        job->layer->slot_of[job->expert[i]] = EXPERT_NOWHERE;
+        job->layer->expert_in[job->slot[i]] = EXPERT_NOWHERE;
+    }
+    job->owner = NULL;
+}
+
+void expert_cache_release(gpu_backend *b, const void *owner) {
+    if (b->experts && b->experts->job.owner == owner && owner) expert_job_drop(b);
+}
+
+/* Gives every missing expert a slot, as far as there are any. The experts that were there lose theirs at once: on the GPU, too, before anything
+ * is written over them. */
+static gm_status expert_job_begin(gpu_backend *b, const void *owner, expert_layer *l, const expert_wants *wants,
+                                  error *e) {
+    expert_cache *c = b->experts;
+    c->job = (expert_job){ .layer = l };
+    for (uint32_t expert = 0; expert < l->experts; expert++) {
+        if (!wants->wanted[expert] || l->slot_of[expert] != EXPERT_NOWHERE) continue;
+        const uint32_t slot = expert_slot_to_use(c, l, wants);
+        if (slot == EXPERT_NOWHERE) break;
+        if (l->expert_in[slot] != EXPERT_NOWHERE) l->slot_of[l->expert_in[slot]] = EXPERT_NOWHERE;
+        l->expert_in[slot] =
+            expert; /* wanted, so that the next one gets another slot; the table says nowhere until it is there */
+        c->job.expert[c->job.count] = expert;
+        c->job.slot[c->job.count++] = slot;
+    }
+    c->job.owner = owner;
+    return c->job.count ? expert_layer_write(b, l, e) : GM_OK;
+}
+
+/* Stages what lanes are free for. */
+static gm_status expert_job_stage(gpu_backend *b, error *e) {
+    expert_cache *c = b->experts;
+    expert_job   *job = &c->job;
+    while (job->staged < job->count && c->lanes.used < c->lanes.count) {
+        const gm_status status =
+            gpu_lanes_stage_expert(b, &c->lanes, job->layer->weights[job->weight], job->expert[job->staged],
+                                   job->slot[job->staged], &job->chunk, e);
+        if (status) return status;
+        if (job->chunk) continue;
+        if (++job->weight < job->layer->weight_count) continue;
+        job->weight = 0;
+        job->staged++;
+    }
+    return GM_OK;
+}
+
+static gm_status expert_job_end(gpu_backend *b, error *e) {
+    expert_cache *c = b->experts;
+    expert_job   *job = &c->job;
+    for (size_t i = 0; i < job->count; i++) {
+        job->layer->slot_of[job->expert[i]] = job->slot[i];
+        for (size_t j = 0; j < job->layer->weight_count; j++)
+            c->statistics.bytes += job->layer->weights[j]->parts[0].bytes / job->layer->experts;
+    }
+    c->statistics.loaded += job->count;
+    job->complete = true;
+    if (!job->count) return GM_OK;
+    TRY(expert_layer_write(b, job->layer, e));
+    return gpu_backend_ask_damage(b, e);
+}
+
+static gm_status expert_job_run(gpu_backend *b, error *e) {
+    expert_cache *c = b->experts;
+    expert_job   *job = &c->job;
+    uint32_t      ignored;
+    while (!job->complete) {
+        gm_status status = expert_job_stage(b, e);
+        if (status && (status != GM_AGAIN || !c->lanes.used)) return status;
+        if (!c->lanes.used) return expert_job_end(b, e);
+        status = gpu_lanes_finish(b, &c->lanes, &ignored, e);
+        if (status) return status;
+    }
+    return GM_OK;
+}
+
+/* Others wait until the owner's experts are there and it has gone on with them: if two runs took them from each other, none would. But an
+ * owner that nobody polls any more must not stop them. */
+static gm_status expert_job_take(gpu_backend *b, const void *owner) {
+    enum { PATIENCE = 16 };
+    expert_job *job = &b->experts->job;
+    error       its = { 0 };
+    if (!job->owner || job->owner == owner) return GM_OK;
+    const gm_status status = expert_job_run(b, &its);
+    if (status == GM_AGAIN || (!status && job->patience++ < PATIENCE)) return GM_AGAIN;
+    expert_job_drop(b); /* an error concerns only the owner: it will load its experts again, and get the error */
+    return GM_OK;
+}
+
+gm_status expert_cache_load(gpu_backend *b, const void *owner, expert_layer *layer, const expert_wants *wants,
+                            bool *all, error *e) {
+    expert_cache *c = b->experts;
+    gm_status     status = expert_job_take(b, owner);
+    if (!status && c->job.owner != owner) status = expert_job_begin(b, owner, layer, wants, e);
+    if (!status) status = expert_job_run(b, e);
+    if (status == GM_AGAIN) return status;
+    if (status) expert_job_drop(b);
+    *all = true;
+    for (uint32_t i = 0; i < layer->experts; i++) *all &= !wants->wanted[i] || layer->slot_of[i] != EXPERT_NOWHERE;
+    return status;
+}

@@ -1,0 +1,217 @@
+/* The cache of experts: whatever number of experts the GPU holds, logits and answers must be those of a GPU that holds them all; also with
+ * steps decoded ahead, with several sessions, and with a source that fails in the middle.
+ *
+ *     test_gpu_experts [part of a model's name] */
+
+#include "distance.h"
+#include "gpu/experts.h"
+#include "load_host.h"
+#include "read_file.h"
+#include "session/session.h"
+#include "sessions.h"
+
+#include <stdlib.h>
+
+enum { BATCHES = 5, REPLY = 40 };
+
+static bool open_with_experts(conversation *c, const char *path, uint32_t experts, bool precise) {
+    const gm_engine_options options = {
+        .model = path, .backend = GM_BACKEND_GPU, .precise = precise, .gpu_experts = experts
+    };
+    return open_conversation(c, &options);
+}
+
+/* Logits behind a prompt, and behind each of some more batches. */
+static float *batches_of_logits(conversation *c, size_t *count) {
+    static const size_t batches[BATCHES] = { 40, 1, 1, 11, 1 };
+    const size_t        vocabulary = c->engine->weights.config.vocabulary;
+    int32_t             tokens[40];
+    float              *logits = calloc(BATCHES * vocabulary, sizeof *logits);
+    *count = BATCHES * vocabulary;
+    for (size_t i = 0; i < BATCHES; i++) {
+        make_tokens(tokens, batches[i], (uint32_t)i);
+        const gm_status status = append_tokens(c->session, tokens, batches[i]);
+        CHECK_MESSAGE(!status, "batch %zu: %s", i, why);
+        if (status) break;
+        memcpy(logits + i * vocabulary, gm_session_logits(c->session), vocabulary * sizeof *logits);
+    }
+    return logits;
+}
+
+static gm_reply *begin_reply(gm_session *s, uint32_t seed, size_t most) {
+    gm_sampling   sampling;
+    gm_reply     *r = NULL;
+    const int32_t prompt[] = { 301, 305, 330, (int32_t)(350 + seed) };
+    gm_sampling_default(s->engine, &sampling);
+    sampling.temperature = 1;
+    sampling.seed = seed;
+    CHECK_MESSAGE(!gm_reply_start_tokens(s, prompt, COUNT_OF(prompt),
+                                         &(gm_reply_options){ .sampling = &sampling, .max_tokens = most }, &r, why,
+                                         sizeof why),
+                  "%s", why);
+    return r;
+}
+
+/* Drawn with a seed: the tokens must not depend on where the experts are. */
+static size_t reply_tokens(gm_session *s, uint32_t seed, int32_t *out) {
+    gm_reply      *r = begin_reply(s, seed, REPLY);
+    gm_piece       piece;
+    gm_status      status = r ? GM_AGAIN : GM_DONE;
+    const int32_t *tokens;
+    while (status == GM_AGAIN || status == GM_OK) status = gm_reply_next(r, &piece, why, sizeof why);
+    CHECK_MESSAGE(status == GM_DONE, "%d %s", status, why);
+    gm_reply_free(r);
+    const size_t count = gm_session_tokens(s, &tokens);
+    for (size_t i = 0; i < REPLY + 4; i++) out[i] = i < count ? tokens[i] : -1;
+    return count;
+}
+
+static void test_slots(const char *path, bool precise) {
+    static const uint32_t slots[] = { 1, 2, 3, 7, 8 };
+    conversation          all;
+    size_t                count = 0, same = 0;
+    int32_t               said[REPLY + 4], again[REPLY + 4];
+    TEST("%s%s with all experts", path, precise ? ", precise" : "");
+    if (!open_with_experts(&all, path, 0, precise)) return;
+    float *want = batches_of_logits(&all, &count);
+    CHECK(reply_tokens(all.session, 5, said) > 20 && !all.engine->gpu.experts);
+    close_conversation(&all);
+    for (size_t i = 0; i < COUNT_OF(slots); i++) {
+        conversation c;
+        TEST("%s%s with %u experts", path, precise ? ", precise" : "", slots[i]);
+        if (!open_with_experts(&c, path, slots[i], precise)) continue;
+        float       *got = batches_of_logits(&c, &same);
+        const double off = distance(got, want, count);
+        CHECK_MESSAGE(off == 0, "the logits are off by %g", off);
+        reply_tokens(c.session, 5, again);
+        CHECK(!memcmp(said, again, sizeof said));
+        const expert_cache *cache = c.engine->gpu.experts;
+        const uint32_t      experts = c.engine->weights.config.experts;
+        CHECK(!cache == (slots[i] >= experts));
+        if (cache) {
+            const expert_statistics *n = &cache->statistics;
+            const uint64_t           each = (uint64_t)c.engine->weights.config.experts_used * cache->layer_count;
+            CHECK(cache->slots == slots[i] && n->loaded && n->bytes && n->missed && n->missed <= n->picks);
+            CHECK_MESSAGE(n->tokens >= 54 + 4 + REPLY - 1 && n->picks == n->tokens * each, "%llu tokens, %llu picks",
+                          (unsigned long long)n->tokens, (unsigned long long)n->picks);
+            if (slots[i] == 1) CHECK(n->missed > n->picks / 2);
+            if (slots[i] == 7 && experts == 8)
+                CHECK_MESSAGE(n->loaded < n->picks / 4, "%llu loaded", (unsigned long long)n->loaded);
+        }
+        free(got);
+        close_conversation(&c);
+    }
+    free(want);
+}
+
+/* Answers that are polled in turn, and prompts between them: each is what it would be alone. */
+static void test_several_sessions(const char *path, uint32_t slots) {
+    enum { SESSIONS = 3 };
+    conversation   c;
+    int32_t        alone[SESSIONS][REPLY + 4], tokens[90];
+    gm_session    *s[SESSIONS];
+    gm_reply      *replies[SESSIONS];
+    bool           over[SESSIONS] = { false };
+    const int32_t *got;
+    TEST("%s with %u experts: %d sessions at once", path, slots, SESSIONS);
+    if (!open_with_experts(&c, path, slots, false)) return;
+    for (uint32_t i = 0; i < SESSIONS; i++) {
+        s[i] = open_session(c.engine, GM_KV_DEFAULT, 0);
+        reply_tokens(s[i], i + 1, alone[i]);
+        gm_session_free(s[i]);
+    }
+    for (uint32_t i = 0; i < SESSIONS; i++) {
+        s[i] = open_session(c.engine, GM_KV_DEFAULT, 0);
+        replies[i] = begin_reply(s[i], i + 1, REPLY);
+    }
+    make_tokens(tokens, COUNT_OF(tokens), 7);
+    size_t left = SESSIONS;
+    for (size_t round = 0; left && round < 1000000; round++) {
+        if (round == 40)
+            gm_session_set(c.session, tokens, COUNT_OF(tokens), why,
+                           sizeof why); /* and is not asked again for a while */
+        if (round > 300) gm_session_set(c.session, tokens, COUNT_OF(tokens), why, sizeof why);
+        for (size_t i = 0; i < SESSIONS; i++) {
+            gm_piece piece;
+            if (over[i]) continue;
+            const gm_status status = gm_reply_next(replies[i], &piece, why, sizeof why);
+            if (status == GM_AGAIN || status == GM_OK) continue;
+            CHECK_MESSAGE(status == GM_DONE, "%d %s", status, why);
+            over[i] = true;
+            left--;
+        }
+    }
+    CHECK_MESSAGE(!left, "%zu do not end", left);
+    for (size_t i = 0; i < SESSIONS; i++) {
+        const size_t count = gm_session_tokens(s[i], &got);
+        for (size_t t = 0; t < REPLY + 4; t++)
+            CHECK_MESSAGE(t >= count || alone[i][t] == got[t], "session %zu, token %zu: %d, not %d", i, t, got[t],
+                          alone[i][t]);
+        gm_reply_free(replies[i]);
+        gm_session_free(s[i]);
+    }
+    close_conversation(&c);
+}
+
+/* A file that arrives in pieces: a read that fails in the middle of a run is an error, and afterwards the conversation goes on. */
+static void test_failing_source(const char *path) {
+    const gm_engine_options gpu = { .backend = GM_BACKEND_GPU, .gpu_experts = 2 };
+    const load_options      options = { .engine = &gpu };
+    load_host               h = { .parts = 1, .backwards = true };
+    engine_load            *load = NULL;
+    gm_engine              *engine = NULL;
+    error                   e = { 0 };
+    int32_t                 tokens[20];
+    float                  *want = NULL;
+    TEST("%s: a source that fails in the middle", path);
+    buffer file = file_read(path);
+    h.bytes[0] = (const uint8_t *)file.data;
+    h.sizes[0] = file.length;
+    gm_status status = load_host_start(&h, &options, 0, &load, &e);
+    if (!status) status = load_host_run(&h, load, &engine, &e);
+    CHECK_MESSAGE(!status && engine && engine->gpu.experts, "%s", e.why);
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
+    make_tokens(tokens, COUNT_OF(tokens), 3);
+    if (s) {
+        const size_t bytes = engine->weights.config.vocabulary * sizeof *want;
+        status = load_host_set(&h, s, tokens, 12, &e);
+        CHECK_MESSAGE(!status, "%s", e.why);
+        for (size_t i = 1; i <= 3; i++) { /* in the first, second and third read */
+            e = (error){ 0 };
+            h.fail_at = h.answered + i;
+            status = load_host_set(&h, s, tokens, 12 + 2 * i, &e);
+            CHECK_MESSAGE(status == GM_IO && strstr(e.why, "the cable was pulled"), "%d %s", status, e.why);
+            h.fail_at = 0;
+            e = (error){ 0 };
+            status = load_host_set(&h, s, tokens, 12 + 2 * i, &e);
+            CHECK_MESSAGE(!status, "%s", e.why);
+        }
+        want = malloc(bytes);
+        memcpy(want, gm_session_logits(s), bytes);
+        gm_session_free(s);
+        s = open_session(engine, GM_KV_DEFAULT, 0);
+        load_host_set(&h, s, tokens, 12, &e);
+        for (size_t i = 1; i <= 3; i++) load_host_set(&h, s, tokens, 12 + 2 * i, &e);
+        CHECK(!memcmp(want, gm_session_logits(s), bytes));
+        free(want);
+    }
+    gm_session_free(s);
+    gm_engine_close(engine);
+    buffer_free(&file);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *path;
+        bool        precise;
+    } rows[] = { { "tests/fixtures/tiny-moe.gguf", true }, { "tests/fixtures/small-moe-Q4_K_M.gguf", false } };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (argc > 1 && !strstr(rows[i].path, argv[1])) continue;
+        test_slots(rows[i].path, rows[i].precise);
+        if (i) continue;
+        test_several_sessions(rows[i].path, 2);
+        test_several_sessions(rows[i].path, 6);
+        test_failing_source(rows[i].path);
+    }
+    return test_end();
+}
