@@ -35,6 +35,12 @@ async function ask(page: Page, question: string): Promise<string> {
     return (await page.locator('.answer').last().locator('.prose').allInnerTexts()).join('\n').trim();
 }
 
+/* An open dialog takes the keys that are meant for the page, and it closes only after it was drawn. */
+async function closeDialog(page: Page): Promise<void> {
+    await page.getByRole('button', { name: 'Close' }).click();
+    await page.waitForFunction(() => !document.querySelector('dialog[open]'));
+}
+
 async function downloads(page: Page, button: string, count: number, folder: string): Promise<string[]> {
     const files = new Promise<string[]>((done) => {
         const saved: Promise<string>[] = [];
@@ -91,6 +97,11 @@ describe('the Teach page', { timeout: 3_000_000 }, () => {
         await page.getByText('More settings').click();
         assert.equal(await page.getByLabel('Rounds').getAttribute('placeholder'), '10');
         await page.getByRole('button', { name: 'Teach', exact: true }).click();
+        await page.waitForFunction(stepShown);
+        await page.getByRole('button', { name: 'Pause' }).click();
+        await page.getByRole('heading', { name: 'Paused' }).waitFor();
+        await page.getByRole('button', { name: 'Go on' }).click();
+        await page.getByRole('heading', { name: 'Learning' }).waitFor();
         await page.waitForFunction(() => Number(/Kept up tostep (\d+)/.exec(document.querySelector('.teach-training')?.textContent ?? '')?.[1] ?? 0) >= 5);
         await page.reload();
         await page.waitForSelector('.chip-ready');
@@ -143,8 +154,15 @@ describe('the Teach page', { timeout: 3_000_000 }, () => {
         await page.getByRole('checkbox', { name: /clock tower/ }).uncheck();
         await importFiles(page, 'Add files', ['adapter_config.json', 'adapter_model.safetensors'].map((name) => join(out, name)));
         await page.waitForFunction(() => /was imported and is in use/.test(document.querySelector('[aria-live=polite]')?.textContent ?? ''));
-        await page.getByRole('button', { name: 'Close' }).click();
+        await closeDialog(page);
         assert.equal(await ask(page, QUESTION), FACT);
+        await page.goto(`${site.origin}/#/teach`);
+        const rows = await page.locator('.teach-rows li').count();
+        await page.getByRole('button', { name: 'From conversations' }).click();
+        await page.getByRole('button', { name: 'Take' }).first().click(); // the conversation above
+        await page.getByText('1 example', { exact: true }).waitFor();
+        await closeDialog(page);
+        assert.equal(await page.locator('.teach-rows li').count(), rows); // it was an example before
         assert.deepEqual(visit.complaints, []);
         assert.deepEqual(visit.foreign, []);
     });
