@@ -40,6 +40,7 @@ export class CoreTraining implements CoreTrainingLike {
     async next(): Promise<CoreTrainingEvent | TrainingEnd> {
         const { wasm } = this.#machine, { training, context } = wasm;
         this.#check();
+        if (this.#machine.breathless) await this.#machine.breathe(); // small models never wait, and could not be stopped
         for (;;) {
             const status = this.#step(() => training.gmw_training_next(context, this.#training, wasm.scratch));
             const numbers = wasm.numbers(NUMBERS);
