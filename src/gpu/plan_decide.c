@@ -64,7 +64,8 @@ static gm_status plan_decide_weight(gpu_plan *p, size_t i, error *e) {
     if (canvas && d->part_rows)
         return fail(e, GM_UNSUPPORTED, "'%s' lies joined with other weights, which a canvas does not expect",
                     o->in[0]->name);
-    if ((!op_is_product_back(o) || !(d->weight->streamed || d->weight->cached)) && (!canvas || !(d->weight->streamed || d->weight->gathered)))
+    if ((!op_is_product_back(o) || !(d->weight->streamed || d->weight->cached)) &&
+        (!canvas || !(d->weight->streamed || d->weight->gathered)))
         return GM_OK;
     return fail(e, GM_UNSUPPORTED, "'%s' stays in main memory, and %s on the GPU", o->in[0]->name,
                 canvas ? "a diffusion model needs its embedding" : "training needs all weights");
