@@ -1,5 +1,6 @@
 // Takes the screenshots in docs/screenshots of the built app (build/web): `node web/app/screenshots.ts`. The answers are the box's own, except
-// for the one with formulas and a program, which it cannot write: that conversation is imported.
+// for the one with formulas and a program, which it cannot write: that conversation is imported. Pictures in the repository are reduced to a
+// palette (`pngquant --quality 85-100`), which takes a third of the room.
 
 import { mkdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
