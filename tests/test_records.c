@@ -81,7 +81,7 @@ static void make_span(token_record *records, size_t row, const span *s, const re
     }
     records_of_text(records, row, &place, ids, held, s->count);
     for (size_t i = 2; s->kind == IMAGE && i + 2 < s->count; i++) own[i].id = -1 - (int32_t)((held + i) % VOCABULARY);
-    if (s->kind == IMAGE) records_join_block(own + 2, s->count - 4);
+    if (s->kind == IMAGE) records_join_block(own + 2, s->count - 4, false);
     for (size_t i = 0; i < s->count && s->kind == WHOLE; i++) {
         own[i].full_last = own[i].sliding_last = end - 1;
         own[i].sliding_first = own[0].sliding_first;
