@@ -154,7 +154,8 @@ static void test_idle(const int32_t want[REPLY]) {
     void        *data = NULL;
     size_t       size = 0;
     int32_t      got[REPLY];
-    if (!open_small(&c)) return;
+    if (!open_small(&c) || !write_greedy_reply(&c, got)) return;
+    CHECK_MESSAGE(!gm_session_rollback(c.session, 0, NULL, why, sizeof why), "%s", why);
     CHECK(set_patiently(&c, PROMPT) == GM_OK);
     CHECK_MESSAGE(!gm_session_save_buffer(c.session, &data, &size, why, sizeof why), "%s", why);
     lose(&c);

@@ -45,6 +45,7 @@ static gm_status canvas_add_text(canvas_reader *r, str text, bool pinned) {
 
 static gm_status canvas_flush(canvas_reader *r) {
     if (r->pinned.failed) return fail_memory(r->e, "the canvas", r->pinned.length);
+    if (!r->pinned.length) return GM_OK;
     const gm_status status = canvas_add_text(r, (str){ r->pinned.data, r->pinned.length }, true);
     buffer_clear(&r->pinned);
     return status;
