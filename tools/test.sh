@@ -128,6 +128,7 @@ if [ "${1-}" = long ]; then
     plan test_serve_storm node tests/test_serve_storm.mjs build/gemmule long
     plan test_serve_storm-gpu "${with_gpu[@]}" node tests/test_serve_storm.mjs build/gemmule long gpu
     plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
+    plan release-test_gpu_experts "${with_gpu[@]}" build/release/test_gpu_experts small
     for test in browser/gpu_pages browser/package core_gpu gpu_wasm box; do
         plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
     done
@@ -164,6 +165,7 @@ for preset in asan release; do
         release-test_gpu_generate) arguments=(drawn) ;;
         asan-test_gpu_memory) arguments=(tiny-dense) ;;
         release-test_gpu_memory) arguments=(moe) ;;
+        release-test_gpu_experts) arguments=(tiny) ;; # the other model: make test-long
         asan-test_gpu_lost | asan-test_gpu_host | asan-test_gpu_lists | asan-test_gpu_budget) ;;
         asan-test_gpu_* | release-test_gpu_lost) continue ;;
         asan-test_threads) continue ;; # the thread sanitizer runs it
