@@ -7,6 +7,7 @@
 #include "gpu/experts.h"
 #include "load_host.h"
 #include "read_file.h"
+#include "session/denoiser.h"
 #include "session/session.h"
 #include "sessions.h"
 
@@ -98,6 +99,53 @@ static void test_slots(const char *path, bool precise) {
             if (slots[i] == 7 && experts == 8)
                 CHECK_MESSAGE(n->loaded < n->picks / 4, "%llu loaded", (unsigned long long)n->loaded);
         }
+        free(got);
+        close_conversation(&c);
+    }
+    free(want);
+}
+
+/* The logits and findings of two steps of a canvas behind a prompt: both graphs of a diffusion model use the same slots. */
+static float *canvas_of_logits(conversation *c, size_t *count) {
+    enum { PROMPT = 20, STEPS = 2 };
+    const size_t    length = c->engine->weights.config.canvas.length, vocabulary = c->engine->weights.config.vocabulary;
+    const size_t    each = length * (vocabulary + CANVAS_FINDINGS);
+    int32_t         prompt[PROMPT], *ids = calloc(length, sizeof *ids);
+    float          *out = calloc(STEPS * each, sizeof *out);
+    session_canvas *canvas = NULL;
+    error           e = { 0 };
+    *count = STEPS * each;
+    make_tokens(prompt, PROMPT, 3);
+    CHECK_MESSAGE(!append_tokens(c->session, prompt, PROMPT), "%s", why);
+    engine_enter(c->engine);
+    gm_status status = session_canvas_get(c->session, &canvas, &e);
+    for (size_t i = 0; i < STEPS && !status; i++) {
+        float *logits = out + i * each;
+        make_tokens(ids, length, (uint32_t)i);
+        status = session_canvas_check(canvas, ids, 0.8f, logits, logits + length * vocabulary, &e);
+    }
+    engine_leave(c->engine);
+    CHECK_MESSAGE(!status, "%s", e.why);
+    free(ids);
+    return out;
+}
+
+static void test_canvas_slots(const char *path) {
+    static const uint32_t slots[] = { 2, 3, 8 };
+    conversation          c;
+    size_t                count = 0, same = 0;
+    TEST("%s with all experts", path);
+    if (!open_with_experts(&c, path, 0, false)) return;
+    float *want = canvas_of_logits(&c, &count);
+    close_conversation(&c);
+    for (size_t i = 0; i < COUNT_OF(slots); i++) {
+        TEST("%s with %u experts", path, slots[i]);
+        if (!open_with_experts(&c, path, slots[i], false)) continue;
+        float       *got = canvas_of_logits(&c, &same);
+        const double off = distance(got, want, count);
+        CHECK_MESSAGE(off == 0, "the logits are off by %g", off);
+        const expert_cache *cache = c.engine->gpu.experts;
+        CHECK(slots[i] == 8 ? !cache : cache && cache->statistics.loaded > slots[i]);
         free(got);
         close_conversation(&c);
     }
@@ -213,5 +261,7 @@ int main(int argc, char **argv) {
         test_several_sessions(rows[i].path, 6);
         test_failing_source(rows[i].path);
     }
+    const char *diffusion = "tests/fixtures/tiny-diffusion.gguf";
+    if (argc < 2 || strstr(diffusion, argv[1])) test_canvas_slots(diffusion);
     return test_end();
 }

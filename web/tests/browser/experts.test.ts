@@ -1,0 +1,56 @@
+// The cache of experts in Chromium: however many experts of each layer the GPU holds, logits are those of a GPU that holds them all. The
+// others come from a picked File, or from the private file system. GEMMULE_LONG=1 adds the small model.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import type { Browser, Page } from 'playwright-core';
+import { launchChromium, PATIENCE } from './browsers.ts';
+import type { ExpertsReport, ExpertsTask } from './experts_worker.ts';
+import { type TestServer, startServer } from './server.ts';
+
+const UNCHECKED = '/wasm/gemmule-unchecked.wasm';
+const MODELS = ['tiny-moe', 'tiny-diffusion', ...(process.env.GEMMULE_LONG === '1' ? ['small-moe-Q4_K_M'] : [])];
+
+let server: TestServer, browser: Browser, page: Page;
+before(async () => {
+    server = await startServer({
+        files: { [UNCHECKED]: `${process.env.GEMMULE_WASM ?? 'build/wasm'}/gemmule-unchecked.wasm`, '/': 'web/tests/browser/blank.html' },
+    });
+    browser = await launchChromium();
+    page = await browser.newPage();
+    page.setDefaultTimeout(PATIENCE);
+    await page.goto(`${server.origin}/`);
+    await page.evaluate(`document.body.innerHTML = '<input type="file">';
+        window.worker = new Worker('/web/tests/browser/experts_worker.ts', { type: 'module' })`);
+});
+after(async () => {
+    await browser?.close();
+    await server?.close();
+});
+
+async function compute(task: Omit<ExpertsTask, 'file' | 'wasm'>): Promise<ExpertsReport> {
+    const answer = (await page.evaluate(`new Promise((resolve, reject) => {
+        window.worker.onmessage = ({ data }) => resolve(data);
+        window.worker.onerror = (event) => reject(new Error(event.message || 'the worker did not start'));
+        window.worker.postMessage({ ...${JSON.stringify({ ...task, wasm: UNCHECKED })}, file: document.querySelector('input').files[0] });
+    })`)) as ExpertsReport | string;
+    if (typeof answer === 'string') throw new Error(answer);
+    return answer;
+}
+
+for (const model of MODELS) {
+    test(`${model}: experts from a File and from the private file system`, { timeout: 1_200_000 }, async () => {
+        await page.setInputFiles('input', `tests/fixtures/${model}.gguf`);
+        const all = await compute({ from: 'file', gpuExperts: 0 });
+        assert.deepEqual([all.source, all.experts, all.gpuExperts, all.reads], ['BlobSource', 8, 8, 0]);
+        assert.ok(all.numbers.length > 1000 || model === 'tiny-diffusion');
+        for (const [from, gpuExperts] of [['file', 2], ['opfs', 2], ['opfs', 3], ['opfs', 8]] as const) {
+            const some = await compute({ from, gpuExperts });
+            assert.equal(some.source, from === 'file' ? 'BlobSource' : 'OpfsSource');
+            assert.equal(some.gpuExperts, gpuExperts);
+            assert.equal(some.reads > 0, gpuExperts < 8);
+            assert.equal(some.failure, gpuExperts < 8 && model !== 'tiny-diffusion' ? 'Storage: the disk was pulled out' : '');
+            assert.deepEqual(some.numbers, all.numbers);
+        }
+    });
+}

@@ -1,0 +1,116 @@
+// A worker in which models compute with some of their experts on the GPU, from a File or from the private file system, whose synchronous
+// handles exist only in workers. experts.test.ts tells it what to do.
+
+import { Core } from '../../src/core/core.ts';
+import type { CoreEngine } from '../../src/core/engine.ts';
+import { GemmuleError } from '../../src/core/errors.ts';
+import type { ByteSource, Piece } from '../../src/core/types.ts';
+import { BlobSource } from '../../src/sources/blob.ts';
+import { openFileHandle } from '../../src/sources/opfs.ts';
+import { keptGpu } from '../support/kept_gpu.ts';
+
+export interface ExpertsTask {
+    file: File;
+    wasm: string;
+    from: 'file' | 'opfs';
+    /** How many experts of each layer are on the GPU; 0: all. */
+    gpuExperts: number;
+}
+
+export interface ExpertsReport {
+    /** How the source reads. */
+    source: string;
+    experts: number;
+    gpuExperts: number;
+    /** After opening. */
+    reads: number;
+    /** The logits of a prompt and of some more tokens; of a diffusion model the tokens and entropies of every step. */
+    numbers: number[];
+    /** What a source that fails in the middle made of a prompt; '' if it was not tried. */
+    failure: string;
+}
+
+const gpu = keptGpu(navigator.gpu);
+const idsFrom = (first: number, count: number) => Int32Array.from({ length: count }, (_, i) => 300 + ((first + i) * 37) % 200);
+
+/** A copy of the file in the private file system. */
+async function opfsSource(file: File): Promise<ByteSource> {
+    const handle = await (await navigator.storage.getDirectory()).getFileHandle(file.name, { create: true });
+    const writable = await handle.createWritable();
+    await writable.write(file);
+    await writable.close();
+    return openFileHandle(handle);
+}
+
+/** Counts reads, and fails on request. */
+class Watched implements ByteSource {
+    readonly name: string;
+    readonly size: number;
+    reads = 0;
+    failAt = Infinity;
+    readonly #inner: ByteSource;
+
+    constructor(inner: ByteSource) {
+        this.#inner = inner;
+        this.name = inner.name;
+        this.size = inner.size;
+    }
+
+    async read(offset: number, length: number, signal?: AbortSignal, into?: ArrayBuffer): Promise<Uint8Array> {
+        if (++this.reads >= this.failAt) throw new GemmuleError('Storage', 'the disk was pulled out');
+        return this.#inner.read(offset, length, signal, into);
+    }
+
+    async close(): Promise<void> {
+        await this.#inner.close?.();
+    }
+}
+
+async function canvasNumbers(engine: CoreEngine): Promise<number[]> {
+    const session = engine.session({ context: 128 });
+    const numbers: number[] = [];
+    const pieces = session.replyTokens(idsFrom(0, 20), { sampling: { seed: 7 }, maxTokens: 32, steps: 3, wantCanvas: true });
+    for await (const piece of pieces as AsyncIterable<Piece>) {
+        if (piece.kind === 'canvas') for (const { id, entropy } of piece.canvas.tokens) numbers.push(id, entropy);
+    }
+    session.free();
+    return numbers;
+}
+
+/** In the middle: a source that fails is an error, and then the conversation goes on as if nothing had happened. */
+async function textNumbers(engine: CoreEngine, source: Watched): Promise<{ numbers: number[]; failure: string }> {
+    const session = engine.session({ context: 128 });
+    const numbers: number[] = [];
+    let failure = '';
+    await session.set(idsFrom(0, 20));
+    numbers.push(...session.logits()!);
+    if (engine.info.gpuExperts < engine.info.experts) {
+        source.failAt = source.reads + 2;
+        const asked = async () => session.append(idsFrom(20, 9));
+        failure = await asked().then(() => 'none', (thrown: GemmuleError) => `${thrown.name}: ${thrown.message}`);
+        source.failAt = Infinity;
+    }
+    for (const [first, count] of [[20, 9], [29, 1], [30, 1]] as const) {
+        await session.append(idsFrom(first, count));
+        numbers.push(...session.logits()!);
+    }
+    session.free();
+    return { numbers, failure };
+}
+
+async function work({ file, wasm, from, gpuExperts }: ExpertsTask): Promise<ExpertsReport> {
+    const inner = from === 'opfs' ? await opfsSource(file) : new BlobSource(file);
+    const source = new Watched(inner);
+    const core = await Core.create({ wasm: await (await fetch(wasm)).arrayBuffer(), gpu });
+    const engine = await core.open([source], { backend: 'gpu', precise: true, ...(gpuExperts ? { gpuExperts } : {}) });
+    const opened = source.reads;
+    const { architecture, experts, gpuExperts: held } = engine.info;
+    const found = architecture === 'diffusion-gemma' ? { numbers: await canvasNumbers(engine), failure: '' } : await textNumbers(engine, source);
+    engine.close();
+    await source.close();
+    return { source: inner.constructor.name, experts, gpuExperts: held, reads: source.reads - opened, ...found };
+}
+
+addEventListener('message', ({ data }: MessageEvent<ExpertsTask>) => {
+    work(data).then(postMessage, (thrown: unknown) => postMessage(String(thrown)));
+});
