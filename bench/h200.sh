@@ -22,6 +22,9 @@
 #   adapters   E2B with four adapters of rank 16 on all projections: one of them and none in turn; 8 sequences with none, one, and all four
 #   experts    26B with all experts on the GPU, with all but one of each layer (nearly all are found), and with 96, 64 and 32 of 128: by random
 #              routing and by skewed routing; each measurement has the hit rate, the bytes of experts per token and the upload's bandwidth
+#   train      E2B learns from 512 and 2,048 tokens a step, rank 16 on all projections: train-native and train-node (with profiles,
+#              profile-train-*), train-kernels natively and in Node (kernels-train-*.txt), train-26b natively without expert adapters;
+#              each measurement has the most GPU memory that nvidia-smi saw
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
 # Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. The steps from
@@ -32,12 +35,12 @@
 #
 # PACKED: the folder with the packed files (default build/h200). WORK: where they are unpacked and models written, kept for the next call
 # (default /tmp/gemmule-h200). REPEATS (3), PAIRS (9). To try it on a machine without such a GPU: VK_ICD_FILENAMES=…, SYNTH="--layers 2"
-# for smaller models, EXPERTS=e2b in the place of 26b, PROMPTS="64 300", QUICK=1 for kernels on small shapes.
+# for smaller models, EXPERTS=e2b in the place of 26b, PROMPTS="64 300", LEARNED=16,24, QUICK=1 for kernels on small shapes.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 packed=${PACKED:-$root/build/h200} work=${WORK:-/tmp/gemmule-h200} repeats=${REPEATS:-3} pairs=${PAIRS:-9} deadline=${DEADLINE:-570}
 prompts=${PROMPTS:-512 4096 16384} decode=${DECODE:-128} depth=${DEPTH:-4096} quick=(${QUICK:+--quick})
-experts=${EXPERTS:-26b}
+experts=${EXPERTS:-26b} learned=${LEARNED:-512,2048}
 read -ra synth <<<"${SYNTH:-}"
 older=blocks,matrix_attention,large_batches
 out=results
@@ -46,8 +49,10 @@ for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
     all) steps+=(pairs cold prefill node profile kernels steps)
-        steps+=(ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters experts) ;;
+        steps+=(ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters experts train-native train-node train-kernels train-26b) ;;
     ops) steps+=(ops-native ops-attention ops-matmul ops-experts) ;;
+    train) steps+=(train-native train-node train-kernels train-26b) ;;
+    train-native | train-node | train-kernels | train-26b) steps+=("$argument") ;;
     towers) steps+=(tower-small tower-large tower-pairs tower-native) ;;
     pairs | cold | prefill | node | profile | kernels | steps | parallel | adapters | experts | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
     ops-native | ops-attention | ops-matmul | ops-experts | tower-small | tower-large | tower-pairs | tower-native | tower-kernels | sampler | f16) steps+=("$argument") ;;
@@ -107,16 +112,21 @@ smi() { nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,MEMORY >>"$out/nvid
 measure() {
     local seconds=$1 name=${2//$work\//} status=0 result sampler clocks
     shift 2
-    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw --format=csv,noheader,nounits -lms 200 >"$work/clocks" 2>/dev/null &
+    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,memory.used --format=csv,noheader,nounits -lms 200 >"$work/clocks" 2>/dev/null &
     sampler=$!
     result=$(limited "$seconds" "$@") || status=$?
     kill "$sampler" 2>/dev/null
     wait "$sampler" 2>/dev/null
-    clocks=$(awk -F', ' '$1 > sm { sm = $1 } $2 > memory { memory = $2 } $3 > power { power = $3 }
-        END { if (sm) printf "SM up to %d MHz, memory %d MHz, up to %d W", sm, memory, power }' "$work/clocks")
+    clocks=$(awk -F', ' '$1 > sm { sm = $1 } $2 > memory { memory = $2 } $3 > power { power = $3 } $4 > used { used = $4 }
+        END { if (sm) printf "SM up to %d MHz, memory %d MHz, up to %d W; GPU memory up to %d MiB", sm, memory, power, used }' "$work/clocks")
     [ $status = 0 ] && [ -n "$result" ] || return
     printf '{"date":%s,"machine":%s,"clocks":%s,"command":%s,"result":%s}\n' "$(quoted "$(date -u +%Y-%m-%d)")" "$(quoted "$machine")" \
         "$(quoted "$clocks")" "$(quoted "$name")" "$result" >>"$out/bench.jsonl"
+    case $result in *'"train":'*)
+        grep -oE '"tokens":[0-9]+,("runs":[0-9]+,)?"seconds":[^,]*|"(tokens_per_second|gpu_bytes)":[0-9.e+]+' <<<"${result#*\"train\":}" | head -n 12 |
+            tr '\n' ' ' | sed 's/^/    /; s/$/\n/' | tee -a "$log" >&2
+        return ;;
+    esac
     sed -E 's/.*"prefill":\{[^}]*"tokens_per_second":([0-9.e+]+).*"decode":\{[^}]*"tokens_per_second":([0-9.e+]+).*/    prefill \1, decode \2/' \
         <<<"$result" | tee -a "$log" >&2
 }
@@ -303,6 +313,36 @@ step_experts() {
         for slots in ${SLOTS:-127 96 64 32}; do natively 60 "$experts" -p "${prompts%% *}" -n "$decode" --gpu-experts "$slots"; done
     done
     rm -f "$work/$experts.gguf" # skewed: not what other steps expect
+}
+
+step_train-native() {
+    model e2b || return
+    natively 150 e2b -p 0 -n 0 --train "$learned"
+    for n in ${learned//,/ }; do
+        limited 100 "$native" gemmule bench "$work/e2b.gguf" --backend gpu -p 0 -n 0 -r 1 --train "$n" --profile "$out/profile-train-native-$n.svg" \
+            >"$out/profile-train-native-$n.txt"
+    done
+}
+train_in_node() { # train_in_node SECONDS OPTION…
+    measure "$1" "bench/node/train.mjs e2b.gguf ${*:2} --repeats $repeats" \
+        bash -c 'script "$@"' - bench/node/train.mjs "$work/e2b.gguf" --package "$work/web/dist" "${@:2}" --repeats "$repeats"
+}
+step_train-node() {
+    model e2b || return
+    train_in_node 150 --tokens "$learned"
+    train_in_node 100 --tokens "${learned%%,*}" --gpu-disable subgroup_matrix
+    for n in ${learned//,/ }; do
+        limited 100 bash -c 'script "$@"' - bench/node/train.mjs "$work/e2b.gguf" --package "$work/web/dist" --tokens "$n" --repeats 1 \
+            --profile "$out/profile-train-node-$n.svg" 2>&1 >"$out/profile-train-node-$n.json" | tee "$out/profile-train-node-$n.txt" >>"$log"
+    done
+}
+step_train-kernels() {
+    limited 100 "$native" kernels_gpu "${quick[@]}" train >"$out/kernels-train-native.txt"
+    kernels_in_node 100 kernels-train-node train
+}
+step_train-26b() {
+    model "$experts" || return
+    natively 200 "$experts" -p 0 -n 0 --train "${learned%%,*}" --gpu-memory 24000000000
 }
 
 step_model() {

@@ -121,11 +121,11 @@ static void make_matrices(bench *b, quant_type type) {
 static void scene_make_caches(bench *b, scene *s) {
     const row     *r = &s->row;
     const uint64_t slots = r->window ? r->window + 256 : r->depth + r->tokens;
-    const gpu_kv   shape = { .type = TYPE_F16, .kv_heads = r->kv_heads, .head = r->n };
+    const gpu_kv   shape = { .type = r->type == TYPE_F32 ? TYPE_F32 : TYPE_F16, .kv_heads = r->kv_heads, .head = r->n };
     const uint64_t bytes = round_up(gpu_kv_bytes(&shape, slots), 16);
     for (size_t i = 0; i < s->copies && !b->e.status; i++) {
         gpu_kv_layer *layer = &s->kv[i];
-        *layer = (gpu_kv_layer){ 0, 0, TYPE_F16, shape.kv_heads, shape.head, bytes };
+        *layer = (gpu_kv_layer){ 0, 0, shape.type, shape.kv_heads, shape.head, bytes };
         layer->k = gpu_buffer_new(b->gpu.host, bytes, &b->e);
         layer->v = gpu_buffer_new(b->gpu.host, bytes, &b->e);
         for (size_t which = 0; which < 2; which++) {
@@ -193,7 +193,7 @@ static gm_status run_row(bench *b, const row *r, quant_type *filled) {
     char  name[160];
     name_row(&s.row, name, sizeof name);
     if (b->pattern && !strstr(name, b->pattern)) return GM_OK;
-    if (b->quick && r->tokens > TOKENS) return GM_OK; /* with 16 tokens these are rows that there are */
+    if (b->quick && r->tokens > LEARNED) return GM_OK; /* with 16 tokens these are rows that there are */
     if (*filled != s.row.type) make_matrices(b, s.row.type);
     *filled = s.row.type;
     choose_repeats(b, &s);

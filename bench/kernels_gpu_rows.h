@@ -12,9 +12,10 @@ enum {
     MOST_COPIES = 64,
     ROUTES = 8,
     TOKENS = 256,
+    LEARNED = 512,
     PATCHES = 2520,
     HEARD = 750
-}; /* of a prompt, a picture, 30 s of sound */
+}; /* of a prompt, a sequence to learn from, a picture, 30 s of sound */
 
 typedef struct scene scene;
 typedef struct {
@@ -256,6 +257,92 @@ static void piece_route(scene *s, size_t i) {
     if (!i) count_values(s, s->row.width);
 }
 
+/* ---- training ---- */
+
+/* A product with f32 activations. */
+static void piece_train_matmul(scene *s, size_t i) {
+    s->g.trains = true;
+    piece_matmul(s, i);
+}
+
+/* Wᵀ·x: W has `width` rows of `rows` values. */
+static void piece_matmul_back(scene *s, size_t i) {
+    tensor *column = graph_reshape(&s->g, s->x, s->row.width, 1);
+    s->g.trains = true;
+    s->g.result = graph_matmul_back(&s->g, matrix(s, 0, i, s->row.rows, s->row.width, 1), column);
+    if (!i) count_product(s, s->row.rows, s->row.width);
+}
+
+/* The gradient of the attention's result, and something in the place of logarithms and δ. */
+static void begin_attention_back(scene *s) {
+    tensor *q = graph_reshape(&s->g, s->x, s->row.n, s->row.rows);
+    s->other = graph_scale(&s->g, q, 0.5f);
+    s->keys = graph_row_dot(&s->g, q, s->other);
+    s->values = graph_scale(&s->g, s->keys, 1);
+}
+
+static void count_attention_back(scene *s, double products) {
+    const double values = (double)s->row.n * s->row.rows;
+    s->held = 2 * (uint64_t)s->row.tokens * gpu_kv_row_bytes(TYPE_F32, s->row.kv_heads, s->row.n);
+    s->bytes += s->held;
+    s->products += products * seen(&s->row) * values * s->row.tokens;
+    count_values(s, 3 * (uint64_t)s->row.width);
+}
+
+static void piece_attention_train(scene *s, size_t i) {
+    tensor *q = graph_reshape(&s->g, s->x, s->row.n, s->row.rows), *logs;
+    s->g.result = graph_attention_logs(&s->g, q, graph_kv(&s->g, (uint32_t)(i % s->copies), s->row.window), &logs);
+    if (!i) count_attention_back(s, 2);
+}
+
+static void piece_attention_back_q(scene *s, size_t i) {
+    tensor *q = graph_reshape(&s->g, s->x, s->row.n, s->row.rows);
+    tensor *cache = graph_kv(&s->g, (uint32_t)(i % s->copies), s->row.window);
+    s->g.result = graph_attention_back_q(&s->g, q, cache, s->other, s->keys, s->values);
+    if (!i) count_attention_back(s, 3);
+}
+
+static void piece_attention_back_kv(scene *s, size_t i) {
+    tensor *q = graph_reshape(&s->g, s->x, s->row.n, s->row.rows);
+    tensor *cache = graph_kv(&s->g, (uint32_t)(i % s->copies), s->row.window);
+    s->g.result = graph_attention_back_kv(&s->g, q, cache, s->other, s->keys, s->values, s->row.kv_heads);
+    if (!i) count_attention_back(s, 4);
+}
+
+static void piece_cross_entropy(scene *s, size_t i) {
+    tensor *loss, *goals = graph_leaf(&s->g, AXIS_TOKENS, 2, 1);
+    s->g.result = graph_cross_entropy(&s->g, s->x, goals, 30, &loss);
+    if (!i) count_values(s, 2 * (uint64_t)s->row.width);
+}
+
+/* What the gradient of an adapter's matrices A and B costs: both are of this shape. `other` is [n], of rank n. */
+static void begin_lora_gradient(scene *s) {
+    s->other = graph_scale(&s->g, graph_slice(&s->g, s->x, 0, s->row.n, 1), 1);
+}
+
+static void piece_lora_gradient(scene *s, size_t i) {
+    const op like = { .rank = s->row.n, .slots = 1 };
+    graph_lora_gradient(&s->g, s->other, s->x, numbers(s, 200 + i % s->copies, s->row.n * (uint64_t)s->row.width, 1),
+                        NULL, &like, 0, 1);
+    if (i) return;
+    count_values(s, s->row.width + s->row.n);
+    s->products += (double)s->row.n * s->row.width * s->row.tokens;
+}
+
+/* A · x alone, and B · (A · x) alone, as training computes them. */
+static void piece_lora_shrink(scene *s, size_t i) {
+    const lora_site site = { .a = numbers(s, 20000 + i % s->copies * 17, s->row.n * (uint64_t)s->row.width, 1),
+                             .b = numbers(s, 60000 + i % s->copies * 17, s->row.n * (uint64_t)s->row.width, 1),
+                             .sets = numbers(s, 5, 4, 1),
+                             .rank = s->row.n,
+                             .slots = 1,
+                             .experts = 1 };
+    s->g.trains = true;
+    tensor *shrunk = graph_lora_shrink(&s->g, &site, s->x, NULL, 0);
+    s->g.result = graph_lora_correction(&s->g, &site, s->row.width, shrunk, NULL, 0);
+    if (!i) count_adapter(s, s->row.width, s->row.width);
+}
+
 /* E2B has width 1536, 8 heads of 256 (sliding) or 512 on one K/V head, window 512; 26B-A4B width 2816, 16 heads on 8 (256) or
  * 2 (512), window 1024, 128 experts of 704, of which 8 are used. */
 /* clang-format off */
@@ -369,6 +456,26 @@ static const row all_rows[] = {
     { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  HEARD,  1024,       0,       4096,   0, 0,       0 },
     { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  HEARD,  1024,       0,       1024,   0, 0,       0 },
 
+    { "train matmul",      NULL,         piece_train_matmul, TYPE_Q4_K, LEARNED, 1536,      0,       2048,   0, 0,       0 },
+    { "train matmul",      NULL,         piece_train_matmul, TYPE_Q4_K, LEARNED, 1536,      0,       12288,  0, 0,       0 },
+    { "train matmul",      NULL,         piece_train_matmul, TYPE_Q6_K, LEARNED, 12288,     0,       1536,   0, 0,       0 },
+    { "train matmul",      NULL,         piece_train_matmul, TYPE_Q6_K, 64,     1536,       0,       262144, 0, 0,       0 },
+    { "train matmul back", NULL,         piece_matmul_back,  TYPE_Q4_K, LEARNED, 2048,      0,       1536,   0, 0,       0 },
+    { "train matmul back", NULL,         piece_matmul_back,  TYPE_Q4_K, LEARNED, 12288,     0,       1536,   0, 0,       0 },
+    { "train matmul back", NULL,         piece_matmul_back,  TYPE_Q6_K, LEARNED, 1536,      0,       12288,  0, 0,       0 },
+    { "train matmul back", NULL,         piece_matmul_back,  TYPE_Q6_K, 32,     262144,     0,       1536,   0, 0,       0 },
+    { "train attention",   NULL,         piece_attention_train, TYPE_F32, LEARNED, 2048,    256,     8,      1, 512,     0 },
+    { "train attention",   NULL,         piece_attention_train, TYPE_F32, LEARNED, 4096,    512,     8,      1, 0,       0 },
+    { "train attention back q", begin_attention_back, piece_attention_back_q, TYPE_F32, LEARNED, 2048, 256, 8, 1, 512,   0 },
+    { "train attention back q", begin_attention_back, piece_attention_back_q, TYPE_F32, LEARNED, 4096, 512, 8, 1, 0,     0 },
+    { "train attention back kv", begin_attention_back, piece_attention_back_kv, TYPE_F32, LEARNED, 2048, 256, 8, 1, 512, 0 },
+    { "train attention back kv", begin_attention_back, piece_attention_back_kv, TYPE_F32, LEARNED, 4096, 512, 8, 1, 0,   0 },
+    { "train loss",        NULL,         piece_cross_entropy, TYPE_F16, 32,     262144,     0,       0,      0, 0,       0 },
+    { "train adapter",     NULL,         piece_lora_shrink,  TYPE_F16,  LEARNED, 1536,      16,      0,      0, 0,       0 },
+    { "train adapter",     NULL,         piece_lora_shrink,  TYPE_F16,  LEARNED, 12288,     16,      0,      0, 0,       0 },
+    { "train adapter gradient", begin_lora_gradient, piece_lora_gradient, TYPE_F16, LEARNED, 1536, 16, 0,    0, 0,       0 },
+    { "train adapter gradient", begin_lora_gradient, piece_lora_gradient, TYPE_F16, LEARNED, 12288, 16, 0,   0, 0,       0 },
+
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      1536,       1536,    1,      0, 0,       0 },
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      2816,       2816,    1,      0, 0,       0 },
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      2048,       256,     8,      0, 0,       0 },
@@ -392,17 +499,20 @@ static const row all_rows[] = {
 
 /* Tests want each kernel once, on a CPU that plays a GPU. */
 static row quick_row(row r) {
-    r.rows = r.rows > 128 ? 128 : r.rows;
+    const uint32_t rows = r.piece == piece_matmul_back ? 256 : 128; /* there they are the width of the weights */
+    r.rows = r.rows > rows ? rows : r.rows;
     r.tokens = r.tokens > 16 ? 16 : r.tokens;
     r.depth = r.depth > 128 ? 128 : r.depth;
     if (r.begin == begin_routes) r.n = 16;
+    if (r.width == 262144 && r.tokens > 1) r.width = 4096;
     return r;
 }
 
 static void name_row(const row *r, char *out, size_t size) {
     const char *type = quant_format_of((uint32_t)r->type)->name;
     char        shape[120];
-    if (r->piece == piece_attention)
+    if (r->piece == piece_attention || r->piece == piece_attention_train || r->piece == piece_attention_back_q ||
+        r->piece == piece_attention_back_kv)
         snprintf(shape, sizeof shape, "%u heads of %u on %u, window %u, depth %u", r->rows, r->n, r->kv_heads,
                  r->window, r->depth);
     else if (r->piece == piece_qkv)
@@ -411,7 +521,8 @@ static void name_row(const row *r, char *out, size_t size) {
         snprintf(shape, sizeof shape, "%s %u -> %u, %d of %u", type,
                  r->piece == piece_experts_down ? r->width / USED : r->width, r->rows, USED, r->n);
     else if (r->piece == piece_embed) snprintf(shape, sizeof shape, "%s %u of %u rows", type, r->n, r->rows);
-    else if (r->piece == piece_matmul || r->piece == piece_gated || r->piece == piece_adapted)
+    else if (r->piece == piece_matmul || r->piece == piece_gated || r->piece == piece_adapted ||
+             r->piece == piece_train_matmul || r->piece == piece_matmul_back)
         snprintf(shape, sizeof shape, "%s %u -> %u", type, r->width, r->rows);
     else snprintf(shape, sizeof shape, "%u", r->width);
     snprintf(out, size, "%s %s, %u token%s", r->name, shape, r->tokens, r->tokens > 1 ? "s" : "");

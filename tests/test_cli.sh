@@ -97,7 +97,7 @@ transcribe --prompt --format --max --mmproj --backend --kv --threads --precise -
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --parallel --queue --timeout --verbose --adapter --backend --kv --threads --precise --cpu
 check --backend --mmproj --image --audio --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --adapter --backend --precise --threads --cpu --json
-bench -p -n -d -r --parallel --steps --profile --backend --kv --threads --precise --cpu --gpu-disable --json
+bench -p -n -d -r --parallel --train --steps --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --towers --seed
 adapter --json --quiet --ollama --type
 devices --json
@@ -157,6 +157,7 @@ nothing to measure|nothing to measure|bench m -p 0 -n 0
 sequences|--parallel takes numbers from 1|bench m --parallel 1,,2
 too many sequences|--parallel takes numbers from 1 to 256|bench m --parallel 1,900
 no tokens to decode|-n is 0|bench m -n 0 --parallel 2
+tokens to train on|--train takes numbers from 1 to 65536|bench m --train 512,0
 one argument of two|missing argument; usage: gemmule check MODEL EXPECT|check m
 unknown size|e2b|synth e3b out.gguf
 unknown quantisation|q4_k_m|synth e2b out.gguf --quant q1
@@ -851,6 +852,12 @@ matches 'parallel +1 at once: [0-9.]+ tokens per second, [0-9.]+ each \(4 tokens
 matches ' 3 at once: [0-9.]+ tokens per second, [0-9.]+ each'
 run "bench of several sequences as JSON" 0 bench $dense -p 0 -n 4 -r 1 --parallel 2 --json "${one[@]}"
 matches '"parallel":\[\{"sequences":2,"tokens":4,"depth":1,"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+,"tokens_per_second_each"'
+run "bench of training" 0 bench $dense -p 0 -n 0 -r 1 --train 6,9 "${one[@]}"
+silent
+matches 'train +[0-9.]+ tokens per second \(6 tokens a step'
+matches ' [0-9.]+ tokens per second \(9 tokens a step'
+run "bench of training as JSON" 0 bench $dense -p 0 -n 0 -r 1 --train 6 --json "${one[@]}"
+matches '"train":\[\{"tokens":6,"runs":1,"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+,"first_seconds":[-0-9.e]+,.*"loss":[0-9.]+\}\]'
 run "bench prefill only" 0 bench $dense -p 16 -n 0 -r 1 "${one[@]}"
 lacks decode
 run "bench with a profile on the CPU" 2 bench $dense -p 16 -n 0 --profile "$scratch/profile.svg" "${one[@]}"

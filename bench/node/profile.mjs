@@ -16,6 +16,8 @@ const MOST = 2048; // dispatches of a command list; WebGPU allows twice as many 
 const shape = (c) => {
     if ('k' in c && 'rows' in c) return `${c.k} → ${c.rows}${'all_experts' in c ? `, ${c.used} of ${c.all_experts} experts` : ''}`;
     if ('head' in c) return `${c.heads ?? c.kv_heads} × ${c.head}${c.splits > 1 ? `, ${c.splits} splits` : ''}`;
+    if ('n' in c && 'rows' in c) return `${c.rows} × ${c.n}`;
+    if ('n' in c && 'rank' in c) return `${c.n}, rank ${c.rank}`;
     return ['rows', 'n', 'k', 'vocabulary'].filter((name) => name in c).map((name) => c[name])[0]?.toString() ?? '';
 };
 

@@ -9,6 +9,7 @@
 #include "cli/bench_media.h"
 #include "cli/bench_parallel.h"
 #include "cli/bench_profile.h"
+#include "cli/bench_train.h"
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
 #include "cli/interrupt.h"
@@ -29,7 +30,7 @@
 typedef struct {
     engine_values engine;
     count_value   prefill, decode, depth, repeats, image, audio, steps;
-    const char   *parallel, *profile;
+    const char   *parallel, *train, *profile;
     bool          json, quiet;
 } bench_values;
 
@@ -42,6 +43,8 @@ static const option bench_options[] = {
     COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and report the best; default 3"),
     TEXT_OPTION(bench_values, parallel, "parallel", 0, "LIST",
                 "also decode several sequences at once, such as 1,2,4,8: as many for each number"),
+    TEXT_OPTION(bench_values, train, "train", 0, "LIST",
+                "also train on random tokens, such as 512,2048: steps of so many for each number"),
     COUNT_OPTION(bench_values, steps, "steps", 0, "N", 1, 1023,
                  "diffusion models: at most N steps for a block; default: the model's, 48"),
     COUNT_OPTION(bench_values, image, "image", 0, "N", 1, 1120,
@@ -72,6 +75,7 @@ typedef struct {
     gpu_profile        *timed;      /* NULL: dispatches are not timed */
     bench_profile       profile;
     bench_parallel      parallel;
+    bench_train         train;
     bench_medium        media[2]; /* a picture, a sound */
     bench_canvas        canvas;   /* of a diffusion model, in the place of decoding */
     progress            bar;
@@ -266,8 +270,8 @@ static gm_status bench_check_profile(const bench *b, error *e) {
 
 static gm_status bench_measure(bench *b, error *e) {
     gm_status status = bench_make_tokens(b, e);
-    b->steps =
-        (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0) + b->parallel.count * b->repeats;
+    b->steps = (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0) +
+               b->parallel.count * b->repeats + b->train.count;
     if (status == GM_OK && b->prefill)
         status = measure_best(b, b->prefill, prefill_once, false, &b->prefill_seconds, e);
     const size_t context = max_size(b->depth, 1) + b->decode, steps = (size_t)b->values->steps.value;
@@ -290,6 +294,12 @@ static gm_status bench_measure(bench *b, error *e) {
     for (size_t i = 0; i < COUNT_OF(b->media) && status == GM_OK; i++) {
         gpu_profile *profile = !b->values->profile ? NULL : i ? &b->profile.audio : &b->profile.image;
         if (b->media[i].size) status = bench_medium_measure(&b->media[i], b->engine, i == 1, b->repeats, profile, e);
+    }
+    for (size_t i = 0; i < b->train.count && status == GM_OK; i++) {
+        const bool last = i + 1 == b->train.count;
+        status = bench_train_measure(&b->train, i, b->engine, b->repeats,
+                                     b->values->profile && last ? &b->profile.train : NULL, e);
+        progress_update(&b->bar, ++b->steps_done, b->steps);
     }
     b->peak_memory = process_memory("VmHWM");
     if (!b->private_memory) b->private_memory = process_memory("RssAnon");
@@ -345,6 +355,7 @@ static int bench_print_json(const bench *b, const char *name) {
     if (b->engine->denoiser) bench_canvas_report(&r, &b->canvas);
     else report_phase(&r, "decode", b->decode, b->decode_seconds, &b->depth);
     if (b->parallel.count) bench_parallel_report(&r, &b->parallel);
+    if (b->train.count) bench_train_report(&r, &b->train);
     for (size_t i = 0; i < COUNT_OF(b->media); i++) bench_medium_report(&r, &b->media[i], i == 1);
     report_count(&r, "bytes_per_token", b->info.bytes_per_token);
     report_number(&r, "gigabytes_per_second", gigabytes_per_second(b));
@@ -396,6 +407,7 @@ static void bench_print_text(const bench *b, const char *name) {
         }
     }
     bench_parallel_print(&b->parallel);
+    bench_train_print(&b->train);
     for (size_t i = 0; i < COUNT_OF(b->media); i++) bench_medium_print(&b->media[i], i == 1);
     printf("memory    %s peak, including the mapped file; %s private\n", peak, private);
     if (b->values->profile) bench_profile_print(&b->profile);
@@ -435,13 +447,14 @@ static int bench_run(void *values, const arguments *args) {
     arena memory = { 0 };
     error e = { 0 };
     int   code = EXIT_OK;
-    if (!b.prefill && !b.decode && !b.media[0].size && !b.media[1].size)
+    if (!b.prefill && !b.decode && !b.media[0].size && !b.media[1].size && !v->train)
         return complain_usage("bench", "bench: with -p 0 and -n 0 there is nothing to measure");
     b.parallel.tokens = b.decode;
     b.parallel.depth = max_size(b.depth, 1);
     if (v->parallel && !b.decode) return complain_usage("bench", "bench: --parallel decodes tokens, and -n is 0");
     if (v->parallel && bench_parallel_read(v->parallel, &b.parallel, &e))
         return complain_usage("bench", "bench: %s", e.why);
+    if (v->train && bench_train_read(v->train, &b.train, &e)) return complain_usage("bench", "bench: %s", e.why);
     interrupt_catch();
     const gm_status status = bench_model(&b, args->positional[0], &memory, &e);
     if (status != GM_OK) code = complain_error(&e);
@@ -472,11 +485,14 @@ const command command_bench = {
         "times every dispatch by the GPU's own clock, and prints a table of the kinds of dispatches with their share "
         "of "
         "the time, of bandwidth and of arithmetic, and draws the same as bars in an SVG file; with --parallel, it runs "
-        "the last number of sequences.",
+        "the last number of sequences. With --train, trains an adapter of rank 16 on all seven projections with random "
+        "tokens, in sequences of up to 512, and prints tokens per second, memory, and how long the GPU was busy at "
+        "most with what it was given at once.",
     .examples = "  gemmule bench gemma4:e2b\n"
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
                 "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n"
                 "  gemmule bench e2b.gguf -p 0 -n 128 -d 128 --parallel 1,2,4,8\n"
+                "  gemmule bench e2b.gguf -p 0 -n 0 --train 512,2048\n"
                 "  gemmule bench diffusion.gguf -p 0 -d 1000 --steps 16\n"
                 "  gemmule bench e2b.gguf --backend gpu -d 4096 --profile e2b.svg\n"
                 "  gemmule bench e2b.gguf --mmproj e2b.mmproj.gguf -p 0 -n 0 --image 280 --audio 30\n",

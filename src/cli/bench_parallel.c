@@ -11,20 +11,26 @@
 /* Tokens of each sequence that make plans, and are not measured; repeated until a GPU has compiled its shaders, but not for ever. */
 enum { WARM_UP = 3, WARM_ROUNDS = 16 };
 
-gm_status bench_parallel_read(const char *list, bench_parallel *out, error *e) {
+gm_status bench_numbers_read(const char *name, const char *list, size_t most, size_t *out, size_t capacity,
+                             size_t *count, error *e) {
     for (const char *at = list;; at++) {
         char               *end;
         const unsigned long n = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
-        if (!n || n > BENCH_MOST_SEQUENCES || (*end && *end != ','))
-            return fail(e, GM_BAD_ARGUMENT,
-                        "--parallel takes numbers from 1 to %d with commas, such as 1,2,4, not '%s'",
-                        BENCH_MOST_SEQUENCES, list);
-        if (out->count == BENCH_MOST_COUNTS)
-            return fail(e, GM_BAD_ARGUMENT, "--parallel takes at most %d numbers", BENCH_MOST_COUNTS);
-        out->rows[out->count++].count = n;
+        if (!n || n > most || (*end && *end != ','))
+            return fail(e, GM_BAD_ARGUMENT, "%s takes numbers from 1 to %zu with commas, such as 1,2,4, not '%s'", name,
+                        most, list);
+        if (*count == capacity) return fail(e, GM_BAD_ARGUMENT, "%s takes at most %zu numbers", name, capacity);
+        out[(*count)++] = n;
         at = end;
         if (!*at) return GM_OK;
     }
+}
+
+gm_status bench_parallel_read(const char *list, bench_parallel *out, error *e) {
+    size_t numbers[BENCH_MOST_COUNTS];
+    TRY(bench_numbers_read("--parallel", list, BENCH_MOST_SEQUENCES, numbers, BENCH_MOST_COUNTS, &out->count, e));
+    for (size_t i = 0; i < out->count; i++) out->rows[i].count = numbers[i];
+    return GM_OK;
 }
 
 /* A sequence that is being decoded. */

@@ -21,7 +21,9 @@ typedef struct {
     size_t             depth, tokens; /* of each sequence: held before, and decoded */
 } bench_parallel;
 
-/* Reads a list such as "1,2,4". */
+/* Reads a list of numbers from 1 to `most`, such as "1,2,4": what the option takes. */
+gm_status bench_numbers_read(const char *name, const char *list, size_t most, size_t *out, size_t capacity,
+                             size_t *count, error *e);
 gm_status bench_parallel_read(const char *list, bench_parallel *out, error *e);
 /* Measures row i once and keeps the best time; with a profile it times the dispatches instead. `tokens` has depth + 1 of them. */
 gm_status bench_parallel_measure(bench_parallel *p, size_t i, const engine_values *values, gm_engine *engine,

@@ -72,6 +72,7 @@ typedef struct {
     run_inputs        in;
     const uint32_t   *words; /* the list's dispatches: the plan's, then those of `more` */
     size_t            count;
+    size_t            first, end; /* of the plan's dispatches these; end 0: all */
     const gpu_kernel *more;
     size_t            more_count;
 } gpu_submission;

@@ -33,6 +33,15 @@ gm_status gpu_plan_submit_piece(gpu_plan *p, const run_inputs *in, gpu_pieces *p
     if (list->failed) return fail_memory(e, "a command list", list->count * sizeof *list->data);
     const gm_status status = gpu_submit(p->backend->host, list->data, list->count, e);
     if (status) return status;
+    if (p->backend->watch) {
+        const gpu_submission done = { .plan = p,
+                                      .in = *in,
+                                      .words = p->words.data + begin,
+                                      .count = step_begin(p, end) - begin,
+                                      .first = pieces->next,
+                                      .end = end };
+        p->backend->watch(p->backend->watch_user, &done);
+    }
     pieces->next = end;
     *work = sum;
     return GM_OK;

@@ -34,7 +34,8 @@ static run_view run_view_of(const run_inputs *in, bool sliding) {
 typedef struct {
     gpu_profile          *profile;
     const gpu_submission *run;
-    size_t                at; /* in the words of its list */
+    size_t                at;     /* in the words of its list */
+    size_t                number; /* of the plan's next dispatch */
 } run_walk;
 
 static double axis_count(const run_inputs *in, tensor_axis axis) {
@@ -105,6 +106,12 @@ static double dispatch_flops(const gpu_submission *s, const op *o, const gpu_ker
     }
     if (op_attends(o) && kernel_binds(k, BIND_KEYS))
         return 4.0 * run_view_of(&s->in, o->window > 0).pairs * (double)o->out->ne[0] * (double)o->out->ne[1];
+    if (op_is_product_back(o) && kernel_binds(k, BIND_WEIGHTS))
+        return 2.0 * (double)(o->in[0]->ne[0] * o->in[0]->ne[1]) * axis_count(&s->in, o->out->axis) *
+               (o->used ? o->used : 1) / d->weight->layout.tiles;
+    if (o->kind == OP_ATTENTION_BACK_Q || o->kind == OP_ATTENTION_BACK_KV)
+        return (o->kind == OP_ATTENTION_BACK_Q ? 6.0 : 8.0) * run_view_of(&s->in, o->window > 0).pairs *
+               (double)o->in[0]->ne[0] * (double)o->in[0]->ne[1];
     return 0;
 }
 
@@ -150,6 +157,18 @@ static void name_op(char *out, size_t size, op_kind kind) {
     for (char *c = out; *c; c++) *c = *c == '_' ? ' ' : *c >= 'A' && *c <= 'Z' ? (char)(*c + 'a' - 'A') : *c;
 }
 
+/* Of training: what an op has beside its result tells more. */
+static void name_gradient(profile_row *r, const op *o) {
+    const size_t at = strlen(r->what);
+    if (op_is_product_back(o))
+        snprintf(r->what + at, sizeof r->what - at, ", %s %.0f → %.0f", quant_format_of((uint32_t)o->in[0]->type)->name,
+                 (double)o->in[0]->ne[1], (double)o->in[0]->ne[0]);
+    else if (o->kind == OP_LORA_GRADIENT)
+        snprintf(r->what + at, sizeof r->what - at, ", %.0f", (double)o->in[1]->ne[0]);
+    else if (o->kind == OP_LORA_SHRINK && o->in[1])
+        snprintf(r->what + at, sizeof r->what - at, ", %.0f → %.0f", (double)o->in[1]->ne[0], (double)o->out->ne[0]);
+}
+
 static void name_dispatch(profile_row *r, const op *o, const gpu_kernel *k) {
     const tensor *t = o->out ? o->out : o->sum;
     if (o->kind == OP_PRODUCTS) {
@@ -158,6 +177,8 @@ static void name_dispatch(profile_row *r, const op *o, const gpu_kernel *k) {
     }
     name_op(r->what, sizeof r->what, o->kind);
     const size_t at = strlen(r->what);
+    name_gradient(r, o);
+    if (strlen(r->what) > at) return;
     if (op_attends(o) || o->kind == OP_HEADS)
         snprintf(r->what + at, sizeof r->what - at, ", %.0f × %.0f, %s layers", (double)t->ne[1], (double)t->ne[0],
                  o->window ? "sliding" : "full");
@@ -222,9 +243,11 @@ static void walk_note(run_walk *w, const profile_row *like, double bytes, double
 
 static void walk_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
     (void)fused;
-    run_walk   *w = user;
-    profile_row like = { 0 };
-    double      bytes = 0;
+    run_walk    *w = user;
+    profile_row  like = { 0 };
+    double       bytes = 0;
+    const size_t number = w->number++;
+    if (w->run->end && (number < w->run->first || number >= w->run->end)) return;
     name_dispatch(&like, o, k);
     name_kernel(&like, k);
     for (size_t i = 0; i < k->bind_count; i++) bytes += binding_bytes(w->run, o, k->binds[i]);
@@ -248,7 +271,7 @@ static void profile_watch(void *user, const gpu_submission *s) {
     if (!p->problem.status && walk_group(&w))
         fail(&p->problem, GM_UNSUPPORTED, "a list has dispatches that no kernel explains");
     p->runs++;
-    p->tokens += s->in.tokens;
+    if (!s->first) p->tokens += s->in.tokens;
 }
 
 /* ---- times ---- */

@@ -14,6 +14,12 @@ uint32_t                trainer_kept(const trainer *t) { return t->kept; }
 double                  trainer_loss(const trainer *t) { return t->loss; }
 double                  trainer_span_loss(const trainer *t, size_t span) { return t->losses[span]; }
 
+double trainer_longest_piece(trainer *t) {
+    const double longest = t->gpu.longest;
+    t->gpu.longest = 0;
+    return longest;
+}
+
 /* ---- making ---- */
 
 void *trainer_alloc(trainer *t, size_t count, size_t size, error *e) {

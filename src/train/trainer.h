@@ -100,5 +100,7 @@ void trainer_state_adapter(const trainer *t, const float *state, adapter *into);
 const train_parameters *trainer_parameters(const trainer *t);
 uint64_t                trainer_bytes(const trainer *t); /* of its memory */
 uint32_t                trainer_kept(const trainer *t);  /* layers whose activations stay in memory */
+/* The longest that the GPU took for a submit since the last call, in seconds; 0 on the CPU. */
+double trainer_longest_piece(trainer *t);
 
 #endif

@@ -198,6 +198,7 @@ static void gpu_note_passed(trainer *t) {
     trainer_gpu *g = &t->gpu;
     while (g->flying_count && gpu_passed(gpu_of(t), g->flying[0].mark)) {
         const double now = clock_seconds(), took = now - g->since;
+        if (took > g->longest) g->longest = took;
         if (took > 0) {
             const double speed = g->flying[0].work / took;
             g->speed = g->speed > 0 && speed > 2 * g->speed ? 2 * g->speed : speed;

@@ -55,8 +55,9 @@ typedef struct {
         double   work;
     } flying[TRAIN_FLYING]; /* the oldest first */
     size_t     flying_count;
-    double     since; /* when the GPU began the oldest of these */
-    double     speed; /* operations a second; 0: not known yet */
+    double     since;   /* when the GPU began the oldest of these */
+    double     speed;   /* operations a second; 0: not known yet */
+    double     longest; /* of the pieces, in seconds */
     gpu_pieces pieces;
     bool       running; /* some of `pieces` are to be submitted */
     bool       passed;  /* the leaves of that part are written */
