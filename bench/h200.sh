@@ -19,7 +19,8 @@
 #   sampler    all settings of the sampler, natively and in Node (kernels-sampler-*.txt)
 #   f16        products with F16, BF16 and F32 weights, natively (kernels-f16*.txt)
 #   parallel   E2B, 1 to 32 sequences at once
-#   adapters   E2B with four adapters of rank 16 on all projections: one of them and none in turn; 8 sequences with none, one, and all four
+#   adapters   E2B with four adapters of rank 16 on all projections: one of them and none in turn; from one to another; 8 sequences with none, one,
+#              and all four
 #   experts    26B with all experts on the GPU, with all but one of each layer (nearly all are found), and with 96, 64 and 32 of 128: by random
 #              routing and by skewed routing; each measurement has the hit rate, the bytes of experts per token and the upload's bandwidth
 #   train      E2B learns from 512 and 2,048 tokens a step, rank 16 on all projections: train-native and train-node (with profiles,
@@ -295,6 +296,7 @@ step_adapters() {
         natively 60 e2b -p "${prompts%% *}" -n "$decode"
         natively 60 e2b -p "${prompts%% *}" -n "$decode" "${own[@]:0:2}"
     done
+    natively 60 e2b -p 0 -n 2 "${own[@]:0:4}" # from one to the other
     natively 60 e2b -p 0 -n "$decode" -d 128 --parallel 8
     natively 60 e2b -p 0 -n "$decode" -d 128 --parallel 8 "${own[@]:0:2}"
     natively 60 e2b -p 0 -n "$decode" -d 128 --parallel 8 "${own[@]}"

@@ -9,6 +9,7 @@
 #include "cli/bench_media.h"
 #include "cli/bench_parallel.h"
 #include "cli/bench_profile.h"
+#include "cli/bench_switch.h"
 #include "cli/bench_train.h"
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
@@ -76,8 +77,9 @@ typedef struct {
     bench_profile       profile;
     bench_parallel      parallel;
     bench_train         train;
-    bench_medium        media[2]; /* a picture, a sound */
-    bench_canvas        canvas;   /* of a diffusion model, in the place of decoding */
+    bench_switch        switching; /* between adapters */
+    bench_medium        media[2];  /* a picture, a sound */
+    bench_canvas        canvas;    /* of a diffusion model, in the place of decoding */
     progress            bar;
     size_t              steps_done, steps;
 } bench;
@@ -291,6 +293,8 @@ static gm_status bench_measure(bench *b, error *e) {
             progress_update(&b->bar, ++b->steps_done, b->steps);
         }
     }
+    if (status == GM_OK && b->decode && !b->engine->denoiser)
+        status = bench_switch_measure(&b->switching, &b->values->engine, b->engine, b->tokens, e);
     for (size_t i = 0; i < COUNT_OF(b->media) && status == GM_OK; i++) {
         gpu_profile *profile = !b->values->profile ? NULL : i ? &b->profile.audio : &b->profile.image;
         if (b->media[i].size) status = bench_medium_measure(&b->media[i], b->engine, i == 1, b->repeats, profile, e);
@@ -355,6 +359,7 @@ static int bench_print_json(const bench *b, const char *name) {
     if (b->engine->denoiser) bench_canvas_report(&r, &b->canvas);
     else report_phase(&r, "decode", b->decode, b->decode_seconds, &b->depth);
     if (b->parallel.count) bench_parallel_report(&r, &b->parallel);
+    bench_switch_report(&r, &b->switching);
     if (b->train.count) bench_train_report(&r, &b->train);
     for (size_t i = 0; i < COUNT_OF(b->media); i++) bench_medium_report(&r, &b->media[i], i == 1);
     report_count(&r, "bytes_per_token", b->info.bytes_per_token);
@@ -407,6 +412,7 @@ static void bench_print_text(const bench *b, const char *name) {
         }
     }
     bench_parallel_print(&b->parallel);
+    bench_switch_print(&b->switching);
     bench_train_print(&b->train);
     for (size_t i = 0; i < COUNT_OF(b->media); i++) bench_medium_print(&b->media[i], i == 1);
     printf("memory    %s peak, including the mapped file; %s private\n", peak, private);
@@ -473,21 +479,18 @@ const command command_bench = {
     .summary = "measure speed and memory",
     .description =
         "Prints the speed of prefill (the prompt, computed in batches) and of decode (the answer, token by token) in "
-        "tokens per second, with --image and --audio the time that the towers take, the weights read per decoded token "
-        "and the resulting bandwidth, the time to open the model, and peak and private memory (without the mapped "
-        "file). Speeds are the best of R runs after a warm-up. Of a diffusion model it measures a block of its canvas "
-        "behind "
-        "D tokens instead of decode: tokens per second, steps of the block and the time of a step; with random weights "
-        "a block takes all of its steps. With "
-        "--parallel, decodes several sequences at once, as a server does, and prints tokens per second in total and "
-        "per "
-        "sequence; if there are several adapters, the sequences take turns with them. With --profile, one more run "
-        "times every dispatch by the GPU's own clock, and prints a table of the kinds of dispatches with their share "
-        "of "
-        "the time, of bandwidth and of arithmetic, and draws the same as bars in an SVG file; with --parallel, it runs "
-        "the last number of sequences. With --train, trains an adapter of rank 16 on all seven projections with random "
-        "tokens, in sequences of up to 512, and prints tokens per second, memory, and how long the GPU was busy at "
-        "most with what it was given at once.",
+        "tokens per second, with --image and --audio the time that the towers take, the weights read per decoded "
+        "token and the resulting bandwidth, the time to open the model, and peak and private memory (without the "
+        "mapped file). Speeds are the best of R runs after a warm-up. Of a diffusion model it measures a block of "
+        "its canvas behind D tokens instead of decode: tokens per second, steps of the block and the time of a step; "
+        "with random weights a block takes all of its steps. With --parallel, decodes several sequences at once, as "
+        "a server does, and prints tokens per second in total and per sequence; if there are several adapters, the "
+        "sequences take turns with them. With several adapters, also measures how long a session takes to change "
+        "from one to the next. With --profile, one more run times every dispatch by the GPU's own clock, and prints "
+        "a table of the kinds of dispatches with their share of the time, of bandwidth and of arithmetic, and draws "
+        "the same as bars in an SVG file; with --parallel, it runs the last number of sequences. With --train, "
+        "trains an adapter of rank 16 on all seven projections with random tokens, in sequences of up to 512, and "
+        "prints tokens per second, memory, and how long the GPU was busy at most with what it was given at once.",
     .examples = "  gemmule bench gemma4:e2b\n"
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
                 "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n"
