@@ -1,5 +1,5 @@
 // Checks that the kernel tests notice a broken kernel. For every file in wgsl/, a row here damages it, and test_ops (or the sampler's
-// test, or the self-check) must then fail. tests/break_shader.c damages the text before it is compiled. The text must still compile and only compute a
+// test, or a check of the GPU) must then fail. tests/break_shader.c damages the text before it is compiled. The text must still compile and only compute a
 // wrong number.
 //
 //     node tests/test_broken_kernels.mjs [folder of the build] [only files with this in their name]
@@ -16,7 +16,7 @@ const [build = "build/release", only = ""] = process.argv.slice(2);
 const cases = (words, without = "") => ["ops", "gpu", without, words];
 const matrices = {EMULATE_MATRICES: "8"}, large = {EMULATE_MATRICES: "16"}, littleMemory = {EMULATE_LITTLE_MEMORY: "1"}; // tests/break_shader.c
 const records = ["records", "gpu"];
-const layers = (words) => ["gpu_fuse", "", words], draws = (words) => ["gpu_sampler", words], checks = (word) => ["gpu_self_check", word];
+const layers = (words) => ["gpu_fuse", "", words], draws = (words) => ["gpu_sampler", words], checks = (word) => ["gpu_self_check", word], trains = ["gpu_train_check", "two-layers"];
 const rows = [
     ["attention_bands.wgsl", "fall = exp(my_highest - most);", "fall = 1.0;", cases("steep"), large],
     ["attention_bands.wgsl", "| (j > vec4<u32>(my_last))", "| (j > vec4<u32>(my_last + 1u))", cases("2 · 70 × 2/2 heads of 72"), large],
@@ -151,6 +151,10 @@ const rows = [
     ["sampler_logprobs.wgsl", "parts[to + 3u + 2u * i] = last.id;", "parts[to + 3u + 2u * i] = last.id + 1u;", checks("draws")],
     ["philox.wgsl", "0xbb67ae85u", "0xbb67ae86u", checks("draws")],
     ["kv.wgsl", "vec4<f32>(bytes) * bitcast<f32>(words.y)", "vec4<f32>(bytes) - bitcast<f32>(words.y)", checks("kv")],
+    // Those of training, seen by the check before the first step.
+    ["attention_back.wgsl", "index >= first_seen(row) && index <= last_seen(row)", "index <= last_seen(row)", trains],
+    ["gradient_rows.wgsl", "scale * (w[i] * c[d + i] - a[x + i] * less)", "scale * (w[i] * c[d + i])", trains],
+    ["states.wgsl", "sqrt(v * rates[6])", "sqrt(v)", trains],
 ];
 const cannotBeBroken = {
     "kv_unit.wgsl": "names types only: another type does not compile",

@@ -71,7 +71,7 @@ static const struct {
       "small-dense-Q4_K_M-lora",
       "1e-4",
       { "--precise", ADAPTER("small-dense-Q4_K_M-lora") },
-      { "logits " } },
+      { 0 } },
     /* Widths, heads and windows that no real model has. */
     { "odd-dense", NULL, "1e-4", { "--precise" }, { 0 } },
 };

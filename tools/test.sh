@@ -129,6 +129,7 @@ if [ "${1-}" = long ]; then
     plan test_serve_storm-gpu "${with_gpu[@]}" node tests/test_serve_storm.mjs build/gemmule long gpu
     plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
     plan release-test_gpu_experts "${with_gpu[@]}" build/release/test_gpu_experts small
+    plan release-test_gpu_train_check "${with_gpu[@]}" build/release/test_gpu_train_check small
     for test in browser/gpu_pages browser/package browser/experts core_gpu gpu_wasm box; do
         plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
     done

@@ -26,6 +26,12 @@ typedef struct {
     error              refused; /* status 0: it was not */
 } engine_kv_check;
 
+/* What the check of training has found (train/train_check.h), for the kind of training that it was for; key 0: none was. */
+typedef struct {
+    uint64_t key;
+    error    refused; /* status 0: it was not */
+} engine_train_check;
+
 struct gm_engine {
     turns               turns;        /* who may use the backend: engine_enter */
     double              turn_seconds; /* how long a call may work before it returns GM_AGAIN */
@@ -38,8 +44,9 @@ struct gm_engine {
     cpu_backend         cpu; /* one of the two is open */
     gpu_backend         gpu;
     plan_set            plans;
-    gpu_budget          budget;          /* which weights the GPU holds; used if there is a limit */
-    engine_kv_check     kv_checks[3];    /* f16, f32, q8_0 */
+    gpu_budget          budget;       /* which weights the GPU holds; used if there is a limit */
+    engine_kv_check     kv_checks[3]; /* f16, f32, q8_0 */
+    engine_train_check  train_check;
     kv_store            stores[3];       /* the same; opened when a session wants one */
     struct decoder     *decoders[3];     /* of the stores, on the CPU */
     struct gpu_decoder *gpu_decoders[3]; /* and on a GPU */

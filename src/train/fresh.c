@@ -111,19 +111,24 @@ static gm_status add_pair(adapter *a, const model *m, size_t target, uint32_t la
     return GM_OK;
 }
 
-/* A evenly between ±1/√in, and B 0. Of an embedding, B, and A 0: only ids that are learned move. */
-static void fill_pair(adapter_pair *p, uint64_t seed, size_t number) {
-    const bool     table = adapter_is_embedding(p);
+/* A half of a pair, evenly between ± most. */
+static void fill_half(const adapter_pair *p, bool is_b, float most, uint64_t seed, size_t number) {
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
-    const uint64_t count = (uint64_t)p->experts * p->rank * (table ? p->out : p->in);
-    const float    most = 1 / sqrtf(table ? (float)p->rank : (float)p->in);
-    float         *values = table ? p->b : p->a;
+    const uint64_t count = (uint64_t)p->experts * p->rank * (is_b ? p->out : p->in);
+    float         *values = is_b ? p->b : p->a;
     uint32_t       words[4];
     for (uint64_t i = 0; i < count; i++) {
         const uint32_t counter[4] = { (uint32_t)(i / 4), (uint32_t)(i / 4 >> 32), (uint32_t)number, 0 };
         if (i % 4 == 0) philox(counter, key, words);
         values[i] = most * ((float)(words[i % 4] >> 8) / (1 << 23) - 1);
     }
+}
+
+/* A evenly between ±1/√in, and B 0. Of an embedding, B, and A 0: only ids that are learned move. */
+static void fill_pair(const adapter_pair *p, const fresh_options *o, size_t number) {
+    const bool table = adapter_is_embedding(p);
+    fill_half(p, table, 1 / sqrtf(table ? (float)p->rank : (float)p->in), o->seed, number);
+    if (o->other > 0) fill_half(p, !table, (float)o->other, o->seed + 1, number);
 }
 
 static gm_status add_pairs(adapter *a, const model *m, const fresh_options *o, const char *targets, error *e) {
@@ -161,7 +166,7 @@ gm_status adapter_fresh(const model *m, const fresh_options *o, const char *name
     a->prefix = arena_copy(&a->memory, str_of("model.language_model."));
     gm_status status = a->name && a->prefix ? GM_OK : fail_memory(e, "the new adapter", sizeof *a);
     if (!status) status = add_pairs(a, m, o, targets, e);
-    for (size_t i = 0; !status && i < a->count; i++) fill_pair(&a->pairs[i], o->seed, i);
+    for (size_t i = 0; !status && i < a->count; i++) fill_pair(&a->pairs[i], o, i);
     if (!status) status = adapter_fits(a, m, NULL, NULL, e);
     if (status) {
         adapter_free(a);

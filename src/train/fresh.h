@@ -12,6 +12,7 @@ typedef struct {
     const char *targets; /* "q,k,v,o,gate,up,down" (NULL) or others of fresh_target_names, with commas */
     const char *layers;  /* "0-5,9"; NULL: all */
     uint64_t    seed;
+    double      other; /* the half that is 0 at first is evenly between ± this: for checks */
 } fresh_options;
 
 /* "q, k, v, …", for messages and help. */

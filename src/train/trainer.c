@@ -64,8 +64,8 @@ static gm_status trainer_build(trainer *t, uint32_t kept, uint64_t *bytes, error
 }
 
 /* Keeps as many layers as there is memory for. */
-static gm_status trainer_fit(trainer *t, uint64_t memory, error *e) {
-    const uint32_t layers = t->m->config.layers;
+static gm_status trainer_fit(trainer *t, uint64_t memory, uint32_t repeated, error *e) {
+    const uint32_t layers = t->m->config.layers - (uint32_t)min_size(repeated, t->m->config.layers);
     uint32_t       fits = 0, least = layers; /* the most that fits, the fewest that do not */
     uint64_t       bytes = 0;
     TRY(trainer_build(t, layers, &bytes, e));
@@ -102,7 +102,7 @@ static gm_status trainer_plan(trainer *t, const trainer_options *o, error *e) {
     const uint64_t all = o->logits_bytes ? o->logits_bytes : TRAIN_LOGITS_BYTES;
     const uint64_t row = (uint64_t)t->m->config.vocabulary * sizeof(float);
     t->chunk = min_size(t->tokens, all / row ? (size_t)(all / row) : 1);
-    TRY(trainer_fit(t, o->memory ? o->memory : t->backend->memory ? t->backend->memory(t) : 0, e));
+    TRY(trainer_fit(t, o->memory ? o->memory : t->backend->memory ? t->backend->memory(t) : 0, o->repeated, e));
     TRY(trainer_build_update(t, o->rate_of_b, e));
     t->bytes += t->parameters.bytes;
     t->records = trainer_alloc(t, t->tokens, sizeof *t->records, e);

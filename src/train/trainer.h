@@ -29,6 +29,7 @@ typedef struct {
     size_t                tokens; /* the most of a run */
     uint64_t memory;       /* for the activations of all layers; those that do not fit are computed twice. 0: any */
     uint64_t logits_bytes; /* the most for the logits of some tokens; 0: 64 MiB */
+    uint32_t repeated;     /* so many layers are computed twice in any case */
     float    dropout;      /* the share of its input that the adapter does not see; 0: it sees all */
     uint64_t seed;         /* of that */
     float    rate_of_b;    /* how much faster B learns than A; 0: the same */

@@ -79,6 +79,7 @@ void gm_training_free(gm_training *t) {
     if (!t) return;
     engine_enter(t->engine);
     training_free_runs(t);
+    train_check_free(t->check);
     trainer_free(t->trainer);
     engine_leave(t->engine);
     adapter_free(t->adapter);
@@ -154,7 +155,7 @@ static gm_status stage_scan(gm_training *t, double deadline, error *e) {
     if (!status) memcpy(t->settings_text, text.data, text.length + 1);
     buffer_free(&text);
     if (status) return status;
-    t->stage = STAGE_OPEN;
+    t->stage = STAGE_CHECK;
     training_tell(t, GM_TRAINING_DATA);
     return GM_OK;
 }
@@ -171,6 +172,16 @@ static gm_status training_list_frozen(gm_training *t, error *e) {
         t->frozen[i] = a->slots[i]->content;
         t->scales[i] = 1;
     }
+    return GM_OK;
+}
+
+static gm_status stage_check(gm_training *t, double deadline, error *e) {
+    const train_check_options o = { .targets = t->settings.o.targets,
+                                    .rank = t->settings.o.rank,
+                                    .dropout = t->settings.o.dropout > 0,
+                                    .tokens = training_run_tokens(t->data, &t->settings) };
+    TRY(engine_check_training(t->engine, &o, &t->check, deadline, e));
+    t->stage = STAGE_OPEN;
     return GM_OK;
 }
 
@@ -462,6 +473,7 @@ static void training_give_up(gm_training *t) {
 static gm_status training_work(gm_training *t, double deadline, error *e) {
     switch (t->stage) {
     case STAGE_SCAN: return stage_scan(t, deadline, e);
+    case STAGE_CHECK: return stage_check(t, deadline, e);
     case STAGE_OPEN: return stage_open(t, e);
     case STAGE_RESTORE: return stage_restore(t, deadline, e);
     case STAGE_NEXT: return stage_decide(t, e);

@@ -13,6 +13,7 @@
 #include "train/data.h"
 #include "train/fresh.h"
 #include "train/schedule.h"
+#include "train/train_check.h"
 #include "train/trainer.h"
 
 #include <stdatomic.h>
@@ -83,6 +84,7 @@ typedef struct {
 
 typedef enum {
     STAGE_SCAN,    /* reads the examples */
+    STAGE_CHECK,   /* whether the GPU trains right */
     STAGE_OPEN,    /* makes adapter and trainer */
     STAGE_RESTORE, /* writes the checkpoint's state to the trainer */
     STAGE_NEXT,    /* decides: a step, an evaluation, or the end */
@@ -120,6 +122,7 @@ struct gm_training {
     char              data_digest[65];
 
     training_stage stage;
+    train_check   *check; /* under way */
     atomic_bool    stopping;
     error          failed; /* after this nothing goes on */
 

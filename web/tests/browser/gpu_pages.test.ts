@@ -70,11 +70,13 @@ const MEDIA_CHECKS: (PageCheck & { lines: number; least?: number; onGpu?: boolea
 ];
 
 /* Loss, gradients and steps of training. */
-const trainCheck = (model: string, lines: number) => ({
-    ...checkOf(model, `${model}-lora`, lines, ['--adapter', fixture(`${model}-lora`), '--precise', '--tolerance', '1e-3']),
+const trainCheck = (model: string, lines: number, expectation = `${model}-lora`) => ({
+    ...checkOf(model, expectation, lines, ['--adapter', fixture(`${model}-lora`), '--precise', '--tolerance', '1e-3']),
     files: ['adapter_config.json', 'adapter_model.safetensors'].map((file) => fixture(`${model}-lora/${file}`)),
 });
-const TRAIN_CHECKS = [trainCheck('tiny-dense', 75), trainCheck('tiny-moe', 43)];
+const TRAIN_CHECKS = [
+    trainCheck('tiny-dense', 75), trainCheck('tiny-moe', 43), trainCheck('tiny-dense', 5, 'tiny-dense-long'), trainCheck('small-dense-Q4_K_M', 10),
+];
 
 // Chromium passes the self-check in the tests of the package and of the app.
 const [CHECKED, UNCHECKED] = ['/wasm/gemmule.wasm', '/wasm/gemmule-unchecked.wasm'];
@@ -212,7 +214,7 @@ for (const kind of BROWSERS) {
     });
 
     test(`${name}: check training`, async () => {
-        const checks: (PageCheck & { lines: number })[] = [...TRAIN_CHECKS, ...(name === 'Chromium' ? [{ ...TRAIN_CHECKS[0]!, gpu: true }] : [])];
+        const checks: (PageCheck & { lines: number })[] = [...TRAIN_CHECKS, ...(name === 'Chromium' ? TRAIN_CHECKS.slice(0, LONG ? undefined : 1).map((check) => ({ ...check, gpu: true })) : [])];
         const reports = (await call(await pageOf(kind), 'program.ts', 'runChecksInPage', '/wasm/check_wasm.wasm', checks)) as { status: number; output: string }[];
         for (const [i, { status, output }] of reports.entries()) {
             const { args, lines, gpu = false } = checks[i]!;
