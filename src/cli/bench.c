@@ -237,6 +237,7 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     b->experts.picks -= seen.picks;
     b->experts.missed -= seen.missed;
     b->experts.loaded -= seen.loaded;
+    b->experts.restored -= seen.restored;
     b->experts.bytes -= seen.bytes;
     b->experts.tokens -= seen.tokens;
     b->private_memory = process_memory("RssAnon"); /* while the session exists */
@@ -370,6 +371,8 @@ static int bench_print_json(const bench *b, const char *name) {
         report_count(&r, "slots", b->engine->gpu.experts->slots);
         report_number(&r, "hit_rate", 1 - (double)b->experts.missed / (double)b->experts.picks);
         report_number(&r, "bytes_per_token", (double)b->experts.bytes / (double)b->experts.tokens);
+        report_count(&r, "loaded", b->experts.loaded);
+        report_count(&r, "from_copies", b->experts.restored);
         report_close(&r, '}');
     }
     report_number(&r, "load_seconds", b->load_seconds);
@@ -406,9 +409,11 @@ static void bench_print_text(const bench *b, const char *name) {
         if (b->experts.picks) {
             char read[32];
             format_bytes(b->experts.bytes / b->experts.tokens, read);
-            printf("experts   %u of %u in each layer; %.1f %% hits, %s per token over the bus\n",
+            printf("experts   %u of %u in each layer; %.1f %% hits, %s per token over the bus; %llu of %llu loads from "
+                   "copies\n",
                    b->engine->gpu.experts->slots, b->info.experts,
-                   100 - 100 * (double)b->experts.missed / (double)b->experts.picks, read);
+                   100 - 100 * (double)b->experts.missed / (double)b->experts.picks, read,
+                   (unsigned long long)b->experts.restored, (unsigned long long)b->experts.loaded);
         }
     }
     bench_parallel_print(&b->parallel);

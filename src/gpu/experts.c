@@ -1,5 +1,6 @@
 #include "gpu/experts.h"
 
+#include "gpu/experts_kept.h"
 #include "gpu/pipeline.h"
 
 #include <math.h>
@@ -13,12 +14,14 @@ static void expert_layer_free(expert_layer *l) {
     free(l->expert_in);
     free(l->seen);
     free(l->score);
+    free(l->kept);
 }
 
 void expert_cache_free(gpu_backend *b) {
     expert_cache *c = b->experts;
     if (!c) return;
     gpu_lanes_clear(b, &c->lanes);
+    expert_kept_free(b);
     for (size_t i = 0; i < c->layer_count; i++) expert_layer_free(&c->layers[i]);
     if (c->table) gpu_buffer_free(b->host, c->table);
     if (c->lanes.buffer) gpu_buffer_free(b->host, c->lanes.buffer);
@@ -34,7 +37,8 @@ static gm_status expert_layer_make(expert_layer *l, const op *product, uint32_t 
     l->expert_in = malloc(slots * sizeof *l->expert_in);
     l->seen = calloc(experts, sizeof *l->seen);
     l->score = calloc(experts, sizeof *l->score);
-    if (!l->slot_of || !l->expert_in || !l->seen || !l->score) {
+    l->kept = calloc(experts, sizeof *l->kept);
+    if (!l->slot_of || !l->expert_in || !l->seen || !l->score || !l->kept) {
         expert_layer_free(l);
         return fail_memory(e, "a layer's table of experts", experts * sizeof *l->slot_of);
     }
@@ -116,6 +120,7 @@ gm_status expert_cache_make(gpu_backend *b, error *e) {
     TRY(gpu_lanes_make(b, &c->lanes, staging, e));
     c->table = gpu_buffer_new(b->host, c->layer_count * c->stride, e);
     if (!c->table) return e->status;
+    expert_kept_make(c);
     for (size_t i = 0; i < c->layer_count; i++) TRY(expert_layer_write(b, &c->layers[i], e));
     return GM_OK;
 }
@@ -217,15 +222,41 @@ static gm_status expert_job_begin(gpu_backend *b, const void *owner, expert_laye
     return c->job.count ? expert_layer_write(b, l, e) : GM_OK;
 }
 
-/* Stages what lanes are free for. */
+static uint64_t expert_file_bytes(const expert_layer *l) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < l->weight_count; i++) bytes += l->weights[i]->parts[0].bytes / l->experts;
+    return bytes;
+}
+
+/* Writes the next expert, which has a copy. It may have got that while it was being staged. */
+static gm_status expert_job_restore(gpu_backend *b, error *e) {
+    expert_job     *job = &b->experts->job;
+    const gm_status status = expert_kept_write(b, job->layer, job->expert[job->staged], job->slot[job->staged], e);
+    if (status) return status;
+    b->experts->statistics.restored++;
+    b->uploaded += expert_file_bytes(job->layer);
+    job->staged++;
+    job->weight = 0;
+    job->chunk = 0;
+    return GM_OK;
+}
+
+/* Writes experts that have copies, and stages others as far as lanes are free. */
 static gm_status expert_job_stage(gpu_backend *b, error *e) {
     expert_cache *c = b->experts;
     expert_job   *job = &c->job;
-    while (job->staged < job->count && c->lanes.used < c->lanes.count) {
+    while (job->staged < job->count) {
+        if (job->layer->kept[job->expert[job->staged]]) {
+            const gm_status restored = expert_job_restore(b, e);
+            if (restored) return restored;
+            continue;
+        }
+        if (c->lanes.used == c->lanes.count) break;
         const gm_status status =
             gpu_lanes_stage_expert(b, &c->lanes, job->layer->weights[job->weight], job->expert[job->staged],
                                    job->slot[job->staged], &job->chunk, e);
         if (status) return status;
+        job->from_file = true;
         if (job->chunk) continue;
         if (++job->weight < job->layer->weight_count) continue;
         job->weight = 0;
@@ -239,14 +270,14 @@ static gm_status expert_job_end(gpu_backend *b, error *e) {
     expert_job   *job = &c->job;
     for (size_t i = 0; i < job->count; i++) {
         job->layer->slot_of[job->expert[i]] = job->slot[i];
-        for (size_t j = 0; j < job->layer->weight_count; j++)
-            c->statistics.bytes += job->layer->weights[j]->parts[0].bytes / job->layer->experts;
+        if (!job->layer->kept[job->expert[i]]) expert_kept_ask(b, job->layer, job->expert[i], job->slot[i]);
     }
+    c->statistics.bytes += job->count * expert_file_bytes(job->layer);
     c->statistics.loaded += job->count;
     job->complete = true;
     if (!job->count) return GM_OK;
     TRY(expert_layer_write(b, job->layer, e));
-    return gpu_backend_ask_damage(b, e);
+    return job->from_file ? gpu_backend_ask_damage(b, e) : GM_OK;
 }
 
 static gm_status expert_job_run(gpu_backend *b, error *e) {
@@ -279,7 +310,8 @@ static gm_status expert_job_take(gpu_backend *b, const void *owner) {
 gm_status expert_cache_load(gpu_backend *b, const void *owner, expert_layer *layer, const expert_wants *wants,
                             bool *all, error *e) {
     expert_cache *c = b->experts;
-    gm_status     status = expert_job_take(b, owner);
+    expert_kept_take(b);
+    gm_status status = expert_job_take(b, owner);
     if (!status && c->job.owner != owner) status = expert_job_begin(b, owner, layer, wants, e);
     if (!status) status = expert_job_run(b, e);
     if (status == GM_AGAIN) return status;

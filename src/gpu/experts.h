@@ -6,7 +6,8 @@
  * experts, and continues the run from that layer on (streaming.c; generator.c for steps that are decoded ahead).
  *
  * An expert that is loaded takes a free slot, or that of the expert with the lowest score which the layer does not want now. Scores are
- * counts of uses that halve every EXPERT_HALF_LIFE tokens. Experts come from memory or by reads, in the way of all weights (upload.c).
+ * counts of uses that halve every EXPERT_HALF_LIFE tokens. Experts come from memory or by reads, in the way of all weights (upload.c), or from a
+ * copy that was kept of them when they were last here (experts_kept.h).
  *
  *   table   of each layer, `stride` bytes apart: 1 + its number, 3 spare words; the slot of each expert (EXPERT_NOWHERE: none); its uses so far
  *   report  of each plan: the number of the layer that halted it, as in the table (0: none); whether misses are quiet; 2 spare words; then
@@ -29,13 +30,15 @@ typedef struct {
     uint32_t         *expert_in; /* [slots]: EXPERT_NOWHERE if none */
     uint32_t         *seen;      /* [experts]: uses at the last report */
     float            *score;     /* [experts] */
+    uint8_t         **kept;      /* [experts]: a copy of its planes in all weights; NULL: none (experts_kept.h) */
 } expert_layer;
 
 typedef struct {
-    uint64_t picks;  /* pairs of a token and one of its experts, in all layers, */
-    uint64_t missed; /* and how many of them had to be loaded first */
-    uint64_t loaded; /* experts, */
-    uint64_t bytes;  /* and their bytes in the file */
+    uint64_t picks;    /* pairs of a token and one of its experts, in all layers, */
+    uint64_t missed;   /* and how many of them had to be loaded first */
+    uint64_t loaded;   /* experts, */
+    uint64_t bytes;    /* and their bytes in the file; */
+    uint64_t restored; /* how many of them came from a copy */
     uint64_t tokens;
 } expert_statistics;
 
@@ -43,12 +46,19 @@ typedef struct {
 typedef struct {
     const void   *owner; /* whose run waits for it; NULL: nothing is being loaded, and nobody holds what was */
     expert_layer *layer;
-    bool          complete;
-    uint32_t      patience; /* how often others have waited for the owner to go on */
+    bool          complete, from_file; /* from_file: not all of them had a copy */
+    uint32_t      patience;            /* how often others have waited for the owner to go on */
     uint32_t      expert[EXPERT_MOST], slot[EXPERT_MOST];
     size_t        count, staged, weight; /* experts; which of them is staged next, of which weight, */
     uint32_t      chunk;                 /* and from where on */
 } expert_job;
+
+/* A copy that is being read back. */
+typedef struct {
+    expert_layer *layer; /* NULL: none */
+    uint32_t      expert, tickets[EXPERT_WEIGHTS * WEIGHT_PLANES];
+    size_t        count;
+} expert_reading;
 
 typedef struct expert_cache {
     expert_layer     *layers;
@@ -58,6 +68,8 @@ typedef struct expert_cache {
     gpu_id            table; /* 0: not made yet */
     gpu_lanes         lanes;
     expert_job        job;
+    uint32_t          kept_most; /* copies of each layer's experts in main memory */
+    expert_reading    reading[16];
     expert_statistics statistics;
     const graph      *listing; /* while weights are listed: the last weight's routes belong to the last layer */
     const tensor     *routes;

@@ -177,6 +177,21 @@ weight_piece weight_piece_of_expert(const weight_layout *layout, uint32_t expert
     return piece;
 }
 
+size_t weight_expert_planes(const weight_layout *layout, uint32_t slot, uint32_t *tile,
+                            weight_range out[WEIGHT_PLANES]) {
+    const plane_format *f = format_of(layout->type);
+    const uint32_t      bits[WEIGHT_PLANES] = { f->low_bits, f->high_bits, f->scale_bits, f->block_bits };
+    const uint64_t      each = (uint64_t)layout->rows * layout->chunks, slots = layout->tile_rows / layout->rows;
+    size_t              count = 0;
+    *tile = (uint32_t)(slot / slots);
+    const uint64_t chunks = (uint64_t)weight_tile_of(layout, *tile).rows * layout->chunks;
+    for (uint64_t i = 0, plane = 0; i < WEIGHT_PLANES; plane += plane_bytes(chunks, bits[i++])) {
+        const uint64_t bytes = each * bits[i] / 8;
+        if (bytes) out[count++] = (weight_range){ plane + slot % slots * bytes, bytes };
+    }
+    return count;
+}
+
 void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout,
                           const weight_piece *piece) {
     static const struct {

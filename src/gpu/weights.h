@@ -57,6 +57,14 @@ uint64_t     weight_staging_least(const weight_layout *layout);
  * An expert must be made of whole units. `next` counts chunks of the expert. */
 weight_piece weight_piece_of_expert(const weight_layout *layout, uint32_t expert, uint32_t slot, uint32_t chunk,
                                     uint64_t staging, uint32_t *tile);
+/* Where the planes of the expert in slot `slot` are in the tile's buffer, in whole words; `*tile` is which. Returns how many there are. An expert
+ * must be made of whole units. */
+enum { WEIGHT_PLANES = 4 };
+typedef struct {
+    uint64_t at, bytes;
+} weight_range;
+size_t weight_expert_planes(const weight_layout *layout, uint32_t slot, uint32_t *tile,
+                            weight_range out[WEIGHT_PLANES]);
 /* Pieces start at multiples of so many chunks. */
 uint32_t weight_piece_unit(const weight_layout *layout);
 /* Bytes of the file that so many chunks come from; `chunks` is a multiple of the unit, or all of a tile. */
