@@ -26,6 +26,8 @@
 #   train      E2B learns from 512 and 2,048 tokens a step, rank 16 on all projections: train-native and train-node (with profiles,
 #              profile-train-*), train-kernels natively and in Node (kernels-train-*.txt), train-26b natively without expert adapters;
 #              each measurement has the most GPU memory that nvidia-smi saw
+#   diffusion  a denoising step of 256 positions behind 1,000 tokens and a block of 16 steps: diffusion-native and diffusion-node, each with a
+#              profile (profile-diffusion-*), and the head's kernels, diffusion-kernels (kernels-canvas-*.txt)
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
 # Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. The steps from
@@ -50,13 +52,15 @@ for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
     all) steps+=(pairs cold prefill node profile kernels steps)
-        steps+=(ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters experts train-native train-node train-kernels train-26b) ;;
+        steps+=(ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters experts train-native train-node train-kernels train-26b diffusion-native diffusion-node diffusion-kernels) ;;
     ops) steps+=(ops-native ops-attention ops-matmul ops-experts) ;;
     train) steps+=(train-native train-node train-kernels train-26b) ;;
     train-native | train-node | train-kernels | train-26b) steps+=("$argument") ;;
+    diffusion) steps+=(diffusion-native diffusion-node diffusion-kernels) ;;
     towers) steps+=(tower-small tower-large tower-pairs tower-native) ;;
     pairs | cold | prefill | node | profile | kernels | steps | parallel | adapters | experts | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
     ops-native | ops-attention | ops-matmul | ops-experts | tower-small | tower-large | tower-pairs | tower-native | tower-kernels | sampler | f16) steps+=("$argument") ;;
+    diffusion-native | diffusion-node | diffusion-kernels) steps+=("$argument") ;;
     *) echo "h200.sh: there is no step '$argument'; see the beginning of this file" >&2 && exit 3 ;;
     esac
 done
@@ -129,7 +133,8 @@ measure() {
         return ;;
     esac
     sed -E 's/.*"prefill":\{[^}]*"tokens_per_second":([0-9.e+]+).*"decode":\{[^}]*"tokens_per_second":([0-9.e+]+).*/    prefill \1, decode \2/' \
-        <<<"$result" | tee -a "$log" >&2
+        <<<"$result" | sed -E 's/.*"step_seconds":([0-9.e-]+).*"block_seconds":[^}]*"tokens_per_second":([0-9.e+]+).*/    step \1 s, block \2 tokens per second/' |
+        tee -a "$log" >&2
 }
 
 natively() { # natively SECONDS MODEL OPTION…
@@ -345,6 +350,25 @@ step_train-kernels() {
 step_train-26b() {
     model "$experts" || return
     natively 200 "$experts" -p 0 -n 0 --train "${learned%%,*}" --gpu-memory 24000000000
+}
+
+# ---- a diffusion model: --decode 1 asks for blocks ----
+
+prefix=${PREFIX:-1000} denoise=${STEPS:-16}
+step_diffusion-native() {
+    model diffusion || return
+    natively 150 diffusion -p "${prompts%% *}" -n 1 -d "$prefix" --steps "$denoise"
+    limited 100 "$native" gemmule bench "$work/diffusion.gguf" --backend gpu -p 0 -n 1 -d "$prefix" --steps "$denoise" -r 1 \
+        --profile "$out/profile-diffusion-native.svg" >"$out/profile-diffusion-native.txt"
+}
+step_diffusion-node() {
+    model diffusion || return
+    in_node 200 diffusion --prefill "${prompts%% *}" --decode 1 --depth "$prefix" --steps "$denoise" --warm "${WARM:-6}" \
+        --profile "$out/profile-diffusion-node.svg"
+}
+step_diffusion-kernels() {
+    limited 60 "$native" kernels_gpu "${quick[@]}" canvas >"$out/kernels-canvas-native.txt"
+    kernels_in_node 60 kernels-canvas-node canvas
 }
 
 step_model() {

@@ -343,6 +343,22 @@ static void piece_lora_shrink(scene *s, size_t i) {
     if (!i) count_adapter(s, s->row.width, s->row.width);
 }
 
+/* ---- diffusion ---- */
+
+static void begin_canvas(scene *s) {
+    s->other = graph_scale(&s->g, graph_slice(&s->g, s->x, 0, CANVAS_SETTINGS, 1), 1);
+    s->values = graph_leaf(&s->g, AXIS_TOKENS, s->row.width, 1);
+}
+
+/* The head of a diffusion model, the softmax and the expected embedding: two products with the table */
+static void piece_canvas(scene *s, size_t i) {
+    tensor *table = matrix(s, 0, i, s->row.width, s->row.rows, 1);
+    s->g.result = graph_canvas_head(&s->g, table, s->x, s->other, s->values, 30, 1);
+    if (i) return;
+    count_product(s, s->row.width, s->row.rows);
+    s->products *= 2;
+}
+
 /* E2B has width 1536, 8 heads of 256 (sliding) or 512 on one K/V head, window 512; 26B-A4B width 2816, 16 heads on 8 (256) or
  * 2 (512), window 1024, 128 experts of 704, of which 8 are used. */
 /* clang-format off */
@@ -476,6 +492,10 @@ static const row all_rows[] = {
     { "train adapter gradient", begin_lora_gradient, piece_lora_gradient, TYPE_F16, LEARNED, 1536, 16, 0,    0, 0,       0 },
     { "train adapter gradient", begin_lora_gradient, piece_lora_gradient, TYPE_F16, LEARNED, 12288, 16, 0,   0, 0,       0 },
 
+    { "canvas head",       begin_canvas, piece_canvas,       TYPE_Q6_K, TOKENS, 2816,       0,       131072, 0, 0,       0 },
+    { "canvas head",       begin_canvas, piece_canvas,       TYPE_Q8_0, TOKENS, 2816,       0,       65536,  0, 0,       0 },
+    { "canvas matmul",     NULL,         piece_matmul,       TYPE_Q6_K, TOKENS, 2816,       0,       65536,  0, 0,       0 },
+
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      1536,       1536,    1,      0, 0,       0 },
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      2816,       2816,    1,      0, 0,       0 },
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      2048,       256,     8,      0, 0,       0 },
@@ -522,7 +542,7 @@ static void name_row(const row *r, char *out, size_t size) {
                  r->piece == piece_experts_down ? r->width / USED : r->width, r->rows, USED, r->n);
     else if (r->piece == piece_embed) snprintf(shape, sizeof shape, "%s %u of %u rows", type, r->n, r->rows);
     else if (r->piece == piece_matmul || r->piece == piece_gated || r->piece == piece_adapted ||
-             r->piece == piece_train_matmul || r->piece == piece_matmul_back)
+             r->piece == piece_train_matmul || r->piece == piece_matmul_back || r->piece == piece_canvas)
         snprintf(shape, sizeof shape, "%s %u -> %u", type, r->width, r->rows);
     else snprintf(shape, sizeof shape, "%u", r->width);
     snprintf(out, size, "%s %s, %u token%s", r->name, shape, r->tokens, r->tokens > 1 ? "s" : "");

@@ -3,12 +3,15 @@
 //
 //     node bench/node/bench.mjs MODEL [--backend gpu|wasm] [--prefill 512] [--decode 128] [--depth 0] [--repeats 3]
 //                               [--gpu-disable subgroup_matrix] [--gpu-memory BYTES] [--threads N] [--package web/dist]
-//                               [--profile FILE.svg] [--warm 1]
+//                               [--profile FILE.svg] [--warm 1] [--steps N]
 //                               [--mmproj FILE] [--image TOKENS] [--audio SECONDS]
 //
 // --image and --audio encode a picture of 70, 140, 280, 560 or 1120 tokens, or a sound of up to 30 s: one, and four in a batch. The
 // seconds are those of the towers alone, without decoding and prefill. One follows the other, as in a loop that measures only the tower;
 // idle_seconds is a single one after a second's pause, in which a GPU lowers its clocks.
+//
+// A diffusion model writes two blocks behind a prompt of --depth tokens, each in at most --steps steps (default: the model's). The time
+// of a block is that of the second, which begins with reading the first. --decode 0 leaves that out.
 //
 // Each figure is the best of the repeats after so many seconds of warm-up: a GPU that computes larger batches compiles their kernels in
 // the meantime. With --profile, one more run times each dispatch (profile.mjs): a
@@ -23,7 +26,7 @@ import { profiler } from './profile.mjs';
 
 const options = {
     backend: 'gpu', prefill: 512, decode: 128, depth: 0, repeats: 3, warm: 1, 'gpu-disable': '', 'gpu-memory': 0, threads: 0,
-    mmproj: '', image: 0, audio: 0, profile: '', package: join(import.meta.dirname, '../../web/dist'),
+    mmproj: '', image: 0, audio: 0, steps: 0, profile: '', package: join(import.meta.dirname, '../../web/dist'),
 };
 const models = [];
 for (let i = 2; i < process.argv.length; i++) {
@@ -34,7 +37,7 @@ for (let i = 2; i < process.argv.length; i++) {
 }
 if (models.length !== 1 || Object.values(options).some(Number.isNaN)) {
     console.error('usage: bench.mjs MODEL [--backend gpu|wasm] [--prefill N] [--decode N] [--depth N] [--repeats N] [--warm SECONDS] ' +
-        '[--gpu-disable LIST] [--gpu-memory BYTES] [--threads N] [--mmproj FILE] [--image TOKENS] [--audio SECONDS] ' +
+        '[--steps N] [--gpu-disable LIST] [--gpu-memory BYTES] [--threads N] [--mmproj FILE] [--image TOKENS] [--audio SECONDS] ' +
         '[--package FOLDER] [--profile FILE]');
     process.exit(2);
 }
@@ -49,7 +52,8 @@ const engine = await Gemmule.load(models[0], {
 });
 const openSeconds = (performance.now() - opened) / 1000;
 const { prefill, decode, depth, repeats } = options;
-const room = Math.max(depth + Math.max(prefill, decode + 2), 4 * Math.max(options.image, 25 * options.audio) + 40) + 64;
+const denoises = engine.info.architecture === 'diffusion-gemma';
+const room = Math.max(depth + Math.max(prefill, decode + 2), 4 * Math.max(options.image, 25 * options.audio) + 40) + 64 + (denoises ? 3 * 256 : 0);
 const session = await engine.session({ context: Math.min(engine.info.context, room) });
 
 // Ordinary tokens, as mixed as text.
@@ -80,6 +84,40 @@ async function decodeSeconds(begin = () => {}) {
     const stats = await reply.stats;
     if (!stats.replyTokens) throw new Error('the model ended its answer at once: nothing to measure');
     return stats.replySeconds / stats.replyTokens;
+}
+
+// When the steps of a diffusion model's blocks ended. `more` has options of the answer.
+async function canvasEnds(blocks, more = {}, begin = () => {}) {
+    await session.set(ids(Math.max(depth, 1)));
+    begin();
+    const stop = new AbortController(), ends = [];
+    const reply = await session.generate(null, { steps: options.steps || undefined, wantCanvas: true, signal: stop.signal, ...more });
+    for await (const piece of reply) {
+        if (piece.kind !== 'canvas') continue;
+        ends.push({ ...piece.canvas, seconds: performance.now() / 1000 });
+        if (ends.filter((canvas) => canvas.last).length === blocks) stop.abort();
+    }
+    return ends;
+}
+
+// Of the best step, and from the end of the first block to that of the second.
+async function blockSeconds() {
+    const ends = await canvasEnds(2), [first, second] = ends.filter((canvas) => canvas.last);
+    if (!second) throw new Error('the model ended its answer in the first block: nothing to measure');
+    const steps = ends.map((canvas, i) => (canvas.step > 1 ? canvas.seconds - ends[i - 1].seconds : Infinity));
+    return { step: Math.min(...steps), block: second.seconds - first.seconds, steps: second.step, length: second.tokens.length };
+}
+
+async function diffusion() {
+    let least = null;
+    for (let i = 0; i <= repeats; i++) { // the first warms up
+        const now = await blockSeconds();
+        if (i) least = least ? { ...now, step: Math.min(least.step, now.step), block: Math.min(least.block, now.block) } : now;
+    }
+    return {
+        block_tokens: least.length, depth: Math.max(depth, 1), steps_per_block: least.steps, step_seconds: least.step, block_seconds: least.block,
+        tokens_per_second: least.length / least.block,
+    };
 }
 
 // Pixels of noise. Every picture is another, so that no session holds it already; making one costs the GPU no pause.
@@ -119,7 +157,8 @@ async function medium(make) {
 
 const result = { model: models[0], name: engine.info.name, device: engine.info.device, note: engine.info.note, runtime: `Node ${process.versions.node}`, load_seconds: openSeconds };
 result.prefill = { tokens: prefill, tokens_per_second: prefill ? prefill / (await best(prefillSeconds)) : 0 };
-result.decode = { tokens: decode, depth, tokens_per_second: decode ? 1 / (await best(decodeSeconds)) : 0 };
+if (denoises && decode) result.diffusion = await diffusion();
+else result.decode = { tokens: decode, depth, tokens_per_second: decode ? 1 / (await best(decodeSeconds)) : 0 };
 const newPicture = options.image && picture(options.image), newSound = options.audio && sound(options.audio);
 if (newPicture) result.image = await medium(newPicture);
 if (newSound) result.audio = { length_seconds: options.audio, ...await medium(newSound) };
@@ -128,7 +167,11 @@ if (profile && prefill) {
     await prefillSeconds();
     await profile.end();
 }
-if (profile && decode) {
+if (profile && decode && denoises) {
+    const maxTokens = result.diffusion.block_tokens; // one block, which is not read
+    const steps = await canvasEnds(Infinity, { maxTokens }, () => profile.start('diffusion', 'step', 1));
+    await profile.end(steps.length);
+} else if (profile && decode) {
     await decodeSeconds(() => profile.start('decode', 'token', decode));
     await profile.end();
 }

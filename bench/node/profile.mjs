@@ -114,7 +114,9 @@ export async function profiler(user) {
             phase = new Map();
             phases.set(name, { rows: phase, unit, units });
         },
-        async end() {
+        /** `units`: how many they were after all, if it was not known at the start. */
+        async end(units) {
+            for (const p of phases.values()) if (p.rows === phase) p.units = units ?? p.units;
             phase = null;
             await Promise.all(arriving);
             arriving = [];

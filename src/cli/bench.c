@@ -244,6 +244,11 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     return status;
 }
 
+/* Of a block of a diffusion model. */
+static size_t bench_most_steps(const bench *b) {
+    return b->values->steps.value ? (size_t)b->values->steps.value : SIZE_MAX;
+}
+
 /* Once more, with every dispatch timed, which takes longer. */
 static gm_status bench_time_dispatches(bench *b, error *e) {
     double ignored = 0;
@@ -254,6 +259,11 @@ static gm_status bench_time_dispatches(bench *b, error *e) {
     if (b->decode && !b->engine->denoiser)
         TRY(with_session(b, max_size(b->depth, 1) + b->decode, decode_once, &ignored, e));
     b->timed = NULL;
+    if (b->decode && b->engine->denoiser) {
+        bench_canvas timed = { .depth = b->canvas.depth };
+        TRY(bench_canvas_measure(&timed, &b->values->engine, b->engine, b->tokens, bench_most_steps(b),
+                                 &b->profile.canvas, e));
+    }
     if (!b->parallel.count) return GM_OK;
     return bench_parallel_measure(&b->parallel, b->parallel.count - 1, &b->values->engine, b->engine, b->tokens,
                                   &b->profile.parallel, e);
@@ -277,13 +287,13 @@ static gm_status bench_measure(bench *b, error *e) {
                b->parallel.count * b->repeats + b->train.count;
     if (status == GM_OK && b->prefill)
         status = measure_best(b, b->prefill, prefill_once, false, &b->prefill_seconds, e);
-    const size_t context = max_size(b->depth, 1) + b->decode, steps = (size_t)b->values->steps.value;
+    const size_t context = max_size(b->depth, 1) + b->decode;
     for (size_t i = 0; status == GM_OK && b->engine->denoiser && b->decode && i <= b->repeats;
          i++) { /* the first warms up */
         if (i == 1) b->canvas = (bench_canvas){ 0 };
         b->canvas.depth = max_size(b->depth, 1);
         status =
-            bench_canvas_measure(&b->canvas, &b->values->engine, b->engine, b->tokens, steps ? steps : SIZE_MAX, e);
+            bench_canvas_measure(&b->canvas, &b->values->engine, b->engine, b->tokens, bench_most_steps(b), NULL, e);
         progress_update(&b->bar, ++b->steps_done, b->steps);
     }
     if (status == GM_OK && b->decode && !b->engine->denoiser)

@@ -35,7 +35,7 @@ static gm_status canvas_denoise(bench_canvas *b, session_canvas *c, size_t most_
 }
 
 gm_status bench_canvas_measure(bench_canvas *b, const engine_values *values, gm_engine *engine, const int32_t *tokens,
-                               size_t most_steps, error *e) {
+                               size_t most_steps, gpu_profile *timed, error *e) {
     gm_session     *s = NULL;
     session_canvas *c = NULL;
     b->length = engine->weights.config.canvas.length;
@@ -49,7 +49,15 @@ gm_status bench_canvas_measure(bench_canvas *b, const engine_values *values, gm_
         engine_leave(engine);
     }
     const double start = clock_seconds();
-    if (!status) status = canvas_denoise(b, c, most_steps, &b->step_seconds, e);
+    if (!status && timed) status = gpu_profile_start(timed, &engine->gpu, e);
+    if (!status) {
+        status = canvas_denoise(b, c, most_steps, &b->step_seconds, e);
+        if (timed) {
+            error           ignored = { 0 };
+            const gm_status ended = gpu_profile_end(timed, status ? &ignored : e);
+            if (!status) status = ended;
+        }
+    }
     if (!status) status = canvas_append(s, c->numbers.likeliest, b->length, e);
     const double seconds = clock_seconds() - start;
     if (!status && (b->block_seconds == 0 || seconds < b->block_seconds)) b->block_seconds = seconds;

@@ -6,6 +6,8 @@
 #include "cli/engine_arguments.h"
 #include "cli/report.h"
 
+#include "gpu/profile.h"
+
 typedef struct {
     size_t depth;         /* tokens in the session before the block */
     size_t length, steps; /* of the canvas; the steps that its block took */
@@ -14,9 +16,9 @@ typedef struct {
 } bench_canvas;
 
 /* One block behind `depth` of the tokens; keeps the best times. With weights that are random a block takes all of its steps: `most_steps`
- * limits them. */
+ * limits them. `timed` times the dispatches of the steps; NULL: not wanted. */
 gm_status bench_canvas_measure(bench_canvas *b, const engine_values *values, gm_engine *engine, const int32_t *tokens,
-                               size_t most_steps, error *e);
+                               size_t most_steps, gpu_profile *timed, error *e);
 void      bench_canvas_print(const bench_canvas *b);
 void      bench_canvas_report(report *r, const bench_canvas *b);
 

@@ -10,12 +10,13 @@ typedef struct {
     double             units; /* tokens of decode, or 1 prompt */
 } phase;
 
-enum { PHASES = 6 };
+enum { PHASES = 7 };
 
 static size_t phases_of(const bench_profile *p, phase out[PHASES]) {
     size_t count = 0;
     if (p->prefill.runs) out[count++] = (phase){ "prefill", "prompt", &p->prefill, 1 };
     if (p->decode.runs) out[count++] = (phase){ "decode", "token", &p->decode, (double)p->decode.runs };
+    if (p->canvas.runs) out[count++] = (phase){ "diffusion", "step", &p->canvas, (double)p->canvas.runs };
     if (p->parallel.runs) out[count++] = (phase){ "parallel", "step", &p->parallel, (double)p->parallel.runs };
     if (p->train.runs) out[count++] = (phase){ "train", "step", &p->train, 1 };
     if (p->image.runs) out[count++] = (phase){ "image", "picture", &p->image, 1 };
@@ -175,6 +176,7 @@ gm_status bench_profile_draw(const bench_profile *p, const char *title, const ch
 void bench_profile_free(bench_profile *p) {
     gpu_profile_free(&p->prefill);
     gpu_profile_free(&p->decode);
+    gpu_profile_free(&p->canvas);
     gpu_profile_free(&p->parallel);
     gpu_profile_free(&p->train);
     gpu_profile_free(&p->image);

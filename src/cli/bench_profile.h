@@ -9,7 +9,7 @@
 
 typedef struct {
     gpu_limits  limits;
-    gpu_profile prefill, decode, parallel, train, image, audio; /* runs 0: not measured */
+    gpu_profile prefill, decode, canvas, parallel, train, image, audio; /* runs 0: not measured */
 } bench_profile;
 
 void bench_profile_print(const bench_profile *p);

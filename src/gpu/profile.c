@@ -76,6 +76,15 @@ static double profile_scratch_bytes(const gpu_plan *p, const run_inputs *in, int
 
 static bool op_attends(const op *o) { return o->kind == OP_ATTENTION || o->kind == OP_ATTEND; }
 
+/* How many parts of its table a CANVAS_HEAD takes in turn. */
+static double canvas_chunks_of(const gpu_plan *p, const op *o) {
+    const gpu_canvas_job job = plan_canvas_job(p, (size_t)(o - p->g.ops));
+    uint32_t             chunks = 0;
+    for (uint32_t i = 0; i < job.weights->tiles; i++)
+        chunks += gpu_canvas_chunks(gpu_host_info(p->backend->host), &job, i);
+    return chunks;
+}
+
 /* Bytes that a dispatch moves through one of its bindings. */
 static double binding_bytes(const gpu_submission *s, const op *o, uint8_t bind) {
     const gpu_plan *p = s->plan;
@@ -85,6 +94,7 @@ static double binding_bytes(const gpu_submission *s, const op *o, uint8_t bind) 
     case BIND_OUT: return profile_tensor_bytes(&s->in, o->out);
     case BIND_SUM: return profile_tensor_bytes(&s->in, o->sum);
     case BIND_WEIGHTS:
+        if (o->kind == OP_CANVAS_HEAD) return (double)weight_bytes(&d->weight->layout) / canvas_chunks_of(p, o);
         return (double)weight_bytes(&d->weight->layout) / d->weight->layout.tiles * weight_share(&s->in, o, d);
     case BIND_QUANTISED: return profile_scratch_bytes(p, &s->in, d->quantised);
     case BIND_PARTIAL: return profile_scratch_bytes(p, &s->in, d->partial);
@@ -104,6 +114,8 @@ static double dispatch_flops(const gpu_submission *s, const op *o, const gpu_ker
         const double columns = axis_count(&s->in, o->out->axis) * (o->in[FUSED_ROUTES] ? o->used : 1);
         return 2.0 * d->weight->layout.k * product_rows(o) * columns / d->weight->layout.tiles;
     }
+    if (o->kind == OP_CANVAS_HEAD && kernel_binds(k, BIND_WEIGHTS)) /* of a chunk */
+        return 2.0 * d->weight->layout.k * d->weight->layout.rows * (double)s->in.tokens / canvas_chunks_of(s->plan, o);
     if (op_attends(o) && kernel_binds(k, BIND_KEYS))
         return 4.0 * run_view_of(&s->in, o->window > 0).pairs * (double)o->out->ne[0] * (double)o->out->ne[1];
     if (op_is_product_back(o) && kernel_binds(k, BIND_WEIGHTS))
@@ -189,7 +201,7 @@ static void name_dispatch(profile_row *r, const op *o, const gpu_kernel *k) {
 static void name_kernel(profile_row *r, const gpu_kernel *k) {
     const char *stage = "";
     for (size_t i = 0; i < k->define_count; i++) {
-        if (!strcmp(k->defines[i].name, "STAGE")) stage = k->defines[i].value;
+        if (!strcmp(k->defines[i].name, "STAGE") || !strcmp(k->defines[i].name, "KIND")) stage = k->defines[i].value;
     }
     snprintf(r->kernel, sizeof r->kernel, "%.*s%s%s", (int)strcspn(k->file, "."), k->file, *stage ? ":" : "", stage);
 }
