@@ -30,7 +30,7 @@ static void close_model(subject *s) {
 }
 
 static gm_status plan(const subject *s, uint64_t limit, gpu_budget *out, error *e) {
-    return gpu_memory_plan(&s->g, &s->weights.config, TYPE_F16, 512, 0, limit, 0, 0, out, e);
+    return gpu_memory_plan(&s->g, NULL, &s->weights.config, TYPE_F16, 512, 0, limit, 0, 0, out, e);
 }
 
 /* Bytes of a unit on the GPU. */

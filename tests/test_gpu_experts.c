@@ -8,6 +8,7 @@
 #include "load_host.h"
 #include "read_file.h"
 #include "session/denoiser.h"
+#include "session/gpu_memory.h"
 #include "session/session.h"
 #include "sessions.h"
 
@@ -47,8 +48,8 @@ static gm_reply *begin_reply(gm_session *s, uint32_t seed, size_t most) {
     sampling.temperature = 1;
     sampling.seed = seed;
     CHECK_MESSAGE(!gm_reply_start_tokens(s, prompt, COUNT_OF(prompt),
-                                         &(gm_reply_options){ .sampling = &sampling, .max_tokens = most }, &r, why,
-                                         sizeof why),
+                                         &(gm_reply_options){ .sampling = &sampling, .max_tokens = most, .steps = 4 },
+                                         &r, why, sizeof why),
                   "%s", why);
     return r;
 }
@@ -133,14 +134,42 @@ static float *canvas_of_logits(conversation *c, size_t *count) {
     return out;
 }
 
+/* Bytes of GPU memory in which 3 experts of each layer fit, and no more. */
+static uint64_t bytes_for_three(const gm_engine *engine) {
+    const model_config *m = &engine->weights.config;
+    gpu_budget          budget = { 0 };
+    error               e = { 0 };
+    CHECK_MESSAGE(!gpu_memory_plan(&engine->text, denoiser_graph(engine->denoiser), m, TYPE_F16, m->context, 0, 0, 3,
+                                   gpu_host_info(engine->gpu.host)->max_binding, &budget, &e),
+                  "%s", e.why);
+    const uint64_t total = budget.total;
+    gpu_budget_free(&budget);
+    return total;
+}
+
+/* A canvas is written within the limit. */
+static void test_canvas_memory(const char *path, uint64_t limit) {
+    const gm_engine_options options = { .model = path, .backend = GM_BACKEND_GPU, .gpu_memory = limit };
+    conversation            c;
+    int32_t                 said[REPLY + 4];
+    TEST("%s in %llu bytes", path, (unsigned long long)limit);
+    if (!open_conversation(&c, &options)) return;
+    CHECK(c.engine->gpu.experts && c.engine->gpu.experts->slots == 3);
+    CHECK(reply_tokens(c.session, 5, said) > 20);
+    CHECK(gpu_host_bytes(c.engine->gpu.host) <= limit);
+    close_conversation(&c);
+}
+
 static void test_canvas_slots(const char *path) {
     static const uint32_t slots[] = { 2, 3, 8 };
     conversation          c;
     size_t                count = 0, same = 0;
     TEST("%s with all experts", path);
     if (!open_with_experts(&c, path, 0, false)) return;
-    float *want = canvas_of_logits(&c, &count);
+    float         *want = canvas_of_logits(&c, &count);
+    const uint64_t limit = bytes_for_three(c.engine);
     close_conversation(&c);
+    test_canvas_memory(path, limit);
     for (size_t i = 0; i < COUNT_OF(slots); i++) {
         TEST("%s with %u experts", path, slots[i]);
         if (!open_with_experts(&c, path, slots[i], false)) continue;

@@ -74,7 +74,7 @@ static size_t find_budgets(const conversation *c, wish out[BUDGET_KINDS + 1]) {
         gpu_budget  b;
         error       e = { 0 };
         budget_kind kind = BUDGET_KINDS;
-        if (gpu_memory_plan(&engine->text, &engine->weights.config, engine->precise ? TYPE_F32 : TYPE_F16,
+        if (gpu_memory_plan(&engine->text, NULL, &engine->weights.config, engine->precise ? TYPE_F32 : TYPE_F16,
                             c->session->kv.context, 0, limit, 0, binding, &b, &e))
             break;
         for (budget_kind k = BUDGET_TABLES; k < BUDGET_VECTORS; k++) {

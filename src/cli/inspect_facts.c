@@ -89,12 +89,17 @@ static void plan_gpu(const model *m, const inspect_wishes *wishes, inspection *o
     static const quant_type types[] = {
         [GM_KV_DEFAULT] = TYPE_F16, [GM_KV_F16] = TYPE_F16, [GM_KV_F32] = TYPE_F32, [GM_KV_Q8_0] = TYPE_Q8_0
     };
-    graph g;
+    graph        g;
+    canvas_graph canvas = { 0 };
     out->context = wishes->context ? wishes->context : min_size(m->config.context, DEFAULT_CONTEXT);
     out->kv_type = types[wishes->kv];
     if (model_text_graph(m, NULL, &g, &out->gpu_problem)) return;
-    gpu_memory_plan(&g, &m->config, out->kv_type, out->context, towers_bytes(out->file, NULL, m->config.width),
-                    wishes->gpu_memory, wishes->gpu_experts, 0, &out->gpu, &out->gpu_problem);
+    const bool writes_canvases = m->config.canvas.length;
+    if (!writes_canvases || !model_canvas_graph(m, false, &canvas, &out->gpu_problem))
+        gpu_memory_plan(&g, writes_canvases ? &canvas.g : NULL, &m->config, out->kv_type, out->context,
+                        towers_bytes(out->file, NULL, m->config.width), wishes->gpu_memory, wishes->gpu_experts, 0,
+                        &out->gpu, &out->gpu_problem);
+    graph_free(&canvas.g);
     graph_free(&g);
 }
 
@@ -123,7 +128,7 @@ gm_status inspect_file(const char *path, const gguf *file, const inspect_wishes 
     out->file_type = file_type_name(file);
     count_tensors(out);
     TRY(inspect_towers(out, e));
-    if (!str_is(out->architecture, "gemma4")) return GM_OK;
+    if (!str_is(out->architecture, "gemma4") && !str_is(out->architecture, "diffusion-gemma")) return GM_OK;
     inspect_model(wishes, a, out);
     if (out->problem.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", out->problem.why);
     /* A budget that is too small is a finding. Too little main memory is not. */

@@ -314,7 +314,7 @@ void budget_keep_values(layout_item *items, size_t count, uint32_t first, uint32
 }
 
 /* Bytes of the values of `tokens` tokens in a plan's layout, plus an eighth for what a plan adds. */
-static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, error *e) {
+gm_status budget_plan(const graph *g, uint64_t tokens, uint64_t *out, error *e) {
     layout_item *items = calloc(max_size(g->value_count, 1), sizeof *items);
     uint64_t     bytes = 0;
     if (!items) return fail_memory(e, "the memory plan", g->value_count * sizeof *items);
@@ -344,6 +344,6 @@ static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, erro
 
 gm_status budget_plans(const graph *g, uint64_t *out, error *e) {
     *out = 3 * sizeof(uint32_t) * g->result->ne[0] + (64 << 10); /* for the sampler, and the plans' small buffers */
-    for (uint64_t tokens = 1; tokens <= 256; tokens *= 4) TRY(plan_bytes(g, tokens, out, e));
+    for (uint64_t tokens = 1; tokens <= 256; tokens *= 4) TRY(budget_plan(g, tokens, out, e));
     return GM_OK;
 }

@@ -85,6 +85,9 @@ enum { BUDGET_RETURNING_TOKENS = 4 };
 /* Approximate bytes of the plans for 1, 4, 16, 64 and 256 tokens together. */
 gm_status budget_plans(const graph *g, uint64_t *out, error *e);
 
+/* Adds those of one plan for so many tokens. */
+gm_status budget_plan(const graph *g, uint64_t tokens, uint64_t *out, error *e);
+
 /* Bytes of a staging buffer for uploading so many bytes of such a weight: all of them, up to 16 MiB. */
 uint64_t budget_staging(const weight_layout *layout, uint64_t bytes);
 

@@ -176,7 +176,8 @@ static gm_status denoiser_begin_run(denoiser *d, session_canvas *c, error *e) {
     *r = (denoiser_run){ .graph = &d->graph, .store = c->session->kv.store, .results = 1, .since = clock_seconds() };
     TRY(canvas_reserve(c, e));
     r->members[r->count++] = c;
-    for (session_canvas *other = d->first; other && r->count < DENOISER_CANVASES; other = other->next) {
+    const size_t most = d->engine->budget.options.limit ? 1 : DENOISER_CANVASES; /* what the memory plan has room for */
+    for (session_canvas *other = d->first; other && r->count < most; other = other->next) {
         error none = { 0 };
         if (other != c && other->state == CANVAS_WAITS && other->session->kv.store == r->store &&
             !canvas_reserve(other, &none))

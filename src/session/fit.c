@@ -34,14 +34,19 @@ static uint64_t kv_per_token(const model_config *c, quant_type type) {
 static gm_status fit_on_gpu(const engine_load *l, const model *m, uint64_t max_binding, load_fit *out, error *e) {
     const quant_type kv = l->engine->precise ? TYPE_F32 : TYPE_F16;
     graph            g = { 0 };
+    canvas_graph     canvas = { 0 };
     gpu_budget       budget = { 0 };
     error            too_small = { 0 };
     TRY(model_text_graph(m, NULL, &g, e));
+    gm_status      status = m->config.canvas.length ? model_canvas_graph(m, false, &canvas, e) : GM_OK;
     const size_t   context = min_size(m->config.context, GPU_MEMORY_CONTEXT);
     const uint64_t tower = towers_bytes(l->engine->file, l->engine->projector, m->config.width);
-    gpu_memory_plan(&g, &m->config, kv, context, tower, l->options.gpu_memory, l->options.gpu_experts, max_binding,
-                    &budget, &too_small);
+    if (!status)
+        gpu_memory_plan(&g, m->config.canvas.length ? &canvas.g : NULL, &m->config, kv, context, tower,
+                        l->options.gpu_memory, l->options.gpu_experts, max_binding, &budget, &too_small);
+    graph_free(&canvas.g);
     graph_free(&g);
+    if (status) return status;
     out->fits = !too_small.status;
     snprintf(out->why, sizeof out->why, "%s", too_small.why);
     if (!out->fits) return GM_OK;

@@ -26,8 +26,23 @@ static uint64_t largest_growth(const model_config *config, quant_type type, size
     return largest;
 }
 
-gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type kv, size_t context, uint64_t tower,
-                          uint64_t limit, uint32_t slots, uint64_t max_binding, gpu_budget *out, error *e) {
+/* What a denoiser adds: weights that the text graph does not have, a plan, and what it carries from step to step. */
+static gm_status canvas_bytes(const graph *canvas, const gpu_budget *text, const model_config *config, uint64_t *out,
+                              error *e) {
+    gpu_budget           own = { 0 };
+    const budget_options unlimited = { 0 };
+    TRY(gpu_budget_make(&own, canvas, &unlimited, e));
+    for (size_t i = 0; i < own.count; i++) {
+        if (!gpu_budget_weight(text, own.weights[i].weight)) *out += own.weights[i].bytes;
+    }
+    gpu_budget_free(&own);
+    *out += (uint64_t)config->canvas.length * config->width * sizeof(float);
+    return budget_plan(canvas, config->canvas.length, out, e);
+}
+
+gm_status gpu_memory_plan(const graph *g, const graph *canvas, const model_config *config, quant_type kv,
+                          size_t context, uint64_t tower, uint64_t limit, uint32_t slots, uint64_t max_binding,
+                          gpu_budget *out, error *e) {
     error          ignored = { 0 };
     budget_options options = { .limit = limit,
                                .slots = slots,
@@ -35,6 +50,14 @@ gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type
                                .kv = gpu_memory_kv(config, kv, context) + largest_growth(config, kv, context),
                                .max_binding = max_binding };
     TRY(budget_plans(g, &options.plans, e));
+    if (canvas) {
+        const budget_options unlimited = { 0 };
+        gpu_budget           text = { 0 };
+        gm_status            status = gpu_budget_make(&text, g, &unlimited, e);
+        if (!status) status = canvas_bytes(canvas, &text, config, &options.plans, e);
+        gpu_budget_free(&text);
+        TRY(status);
+    }
     if (options.tower && gpu_budget_make(out, g, &options, &ignored) == GM_OK) return GM_OK;
     options.tower = 0; /* text alone may fit */
     return gpu_budget_make(out, g, &options, e);

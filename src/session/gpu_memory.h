@@ -12,8 +12,10 @@ enum { GPU_MEMORY_CONTEXT = 8192 }; /* what is planned for when nothing is said,
 uint64_t gpu_memory_kv(const model_config *config, quant_type type, size_t context);
 
 /* How the weights of `g` are best kept in `limit` bytes (0: no limit) beside such a session and its plans, and beside a tower of
- * `tower` bytes if there is room for one. `max_binding` is the GPU's, 0 if there is none to ask. */
-gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type kv, size_t context, uint64_t tower,
-                          uint64_t limit, uint32_t slots, uint64_t max_binding, gpu_budget *out, error *e);
+ * `tower` bytes if there is room for one. `canvas`: the denoiser of a diffusion model, whose own weights and whose plan for one canvas must
+ * fit, too; NULL: none. `max_binding` is the GPU's, 0 if there is none to ask. */
+gm_status gpu_memory_plan(const graph *g, const graph *canvas, const model_config *config, quant_type kv,
+                          size_t context, uint64_t tower, uint64_t limit, uint32_t slots, uint64_t max_binding,
+                          gpu_budget *out, error *e);
 
 #endif

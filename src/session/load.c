@@ -246,8 +246,8 @@ static gm_status plan_memory(engine_load *l, error *e) {
     const model_config *c = &engine->weights.config;
     const uint64_t      limit = l->options.gpu_memory;
     if (!engine->on_gpu || (!limit && !l->options.gpu_experts)) return GM_OK;
-    TRY(gpu_memory_plan(&engine->text, c, engine->precise ? TYPE_F32 : TYPE_F16,
-                        min_size(c->context, GPU_MEMORY_CONTEXT),
+    TRY(gpu_memory_plan(&engine->text, engine->denoiser ? denoiser_graph(engine->denoiser) : NULL, c,
+                        engine->precise ? TYPE_F32 : TYPE_F16, min_size(c->context, GPU_MEMORY_CONTEXT),
                         towers_bytes(engine->file, engine->projector, c->width), limit, l->options.gpu_experts,
                         gpu_host_info(engine->gpu.host)->max_binding, &engine->budget, e));
     if (l->automatic && gpu_budget_expected(&engine->budget) * SLOWER_BUS > engine->weights.bytes_per_token)
