@@ -17,7 +17,10 @@ bool emulate_matrices(void) { return size() > 0; }
 
 /* Linked with -Wl,--wrap=gpu_host_info. */
 const gpu_info *__wrap_gpu_host_info(const gpu_host *h) {
-    static gpu_info info; /* of the only host that a test program has */
+    static gpu_info        info; /* a copy, which tests may change */
+    static const gpu_host *of;
+    if (of == h) return &info;
+    of = h;
     info = *__real_gpu_host_info(h);
     if (getenv("EMULATE_LITTLE_MEMORY")) info.max_workgroup_bytes = 16384;
     if (!emulate_matrices()) return &info;
@@ -43,6 +46,11 @@ static const char functions[] =
     "fn emulated_left(at: u32, stride: u32) -> EmulatedLeft {\n"
     "    var x: EmulatedLeft;\n"
     "    for (var k = 0u; k < emulated_m; k++) { x[k] = emulated_half(at + emulated_row() * stride, k); }\n"
+    "    return x;\n"
+    "}\n"
+    "fn emulated_left_by_columns(at: u32, stride: u32) -> EmulatedLeft {\n"
+    "    var x: EmulatedLeft;\n"
+    "    for (var k = 0u; k < emulated_m; k++) { x[k] = emulated_half(at + k * stride, emulated_row()); }\n"
     "    return x;\n"
     "}\n"
     "fn emulated_right_by_rows(at: u32, stride: u32) -> EmulatedRight {\n"
@@ -112,6 +120,7 @@ static const struct {
     { "subgroup_matrix_result<f32, 8, 8>", "EmulatedResult" },
     { "subgroup_matrix_result<f32, 16, 16>", "EmulatedResult" },
     { "subgroupMatrixLoad<Left, row_major>(&tile, ", "emulated_left(" },
+    { "subgroupMatrixLoad<Left, col_major>(&tile, ", "emulated_left_by_columns(" },
     { "subgroupMatrixLoad<Right, row_major>(&tile, ", "emulated_right_by_rows(" },
     { "subgroupMatrixLoad<Right, col_major>(&tile, ", "emulated_right_by_columns(" },
     { "subgroupMatrixLoad<Result, row_major>(&tile, ", "emulated_sums(" },

@@ -158,6 +158,7 @@ static void test_ops_with(gpu_backend *gpu, const char *without, bool deep) {
         snprintf(b.name, sizeof b.name, "gpu%s%s", *without ? " without " : "", without);
         (deep ? test_deep : test_backend)(&b);
         if (mode && !deep) test_gradients(&b);
+        if (!mode && !deep && halves(&b, TYPE_F16)) test_gradients_in_halves(&b);
     }
 }
 

@@ -18,6 +18,10 @@ diagnostic(off, chromium.subgroup_matrix_uniformity);
 // Quantised weights become f16 two at a time: q in the mantissa of 1024 gives 1024 + q, and two bytes of a word that are 16 bits
 // apart form a pair. Hence the order 0 2 1 3 of each four values along k, here and in x. Weights are scaled up by 64, so that
 // the scales of small weights are not subnormal; weights up to 1000 fit.
+//
+// BACK: transposed weights, y[c, i] = Σ_row W[row, i] · x[c, row]. What is a row above is then a value i of the weights' rows (`rows` is their
+// length), and k counts rows of the weights: chunks of them, from x_first on in the columns, which have x_chunks. A step takes 32 · CHUNKS rows
+// through workgroup memory, in the order in which x has its values; y's are in the order 0 2 1 3 there.
 
 const subgroups      = ${SUBGROUP_ROWS}u * ${SUBGROUP_COLUMNS}u;
 const threads        = ${SUBGROUP}u * subgroups;
@@ -34,6 +38,11 @@ const step_chunks    = ${CHUNKS}u;
 #include "tile.wgsl"
 
 override x_scales: u32;
+#if BACK
+override w_chunks: u32;      // of a row of the weights
+override x_chunks: u32;      // of a column
+override x_first:  u32 = 0u; // the tile's first chunk in the columns
+#endif
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<u32>>;
 
 // ---- weights as f16, by eights ----
@@ -106,15 +115,25 @@ fn halves(raw: Raw) -> vec4<u32> { return vec4<u32>(two_pairs(raw.x, raw.y), two
 
 // Each row or column has one unused group of eight f16 at its end, so that 8 rows read at the same time fall into different banks.
 const stride  = 4u * step_chunks + 1u;
+#if BACK
+const w_stride = tile_rows / 8u + 1u; // from row to row of the weights
+const x_begin  = 32u * step_chunks * w_stride;
+#else
 const x_begin = tile_rows * stride;
+#endif
 const block   = matrix_rows * matrix_columns / 4u; // a matrix of f32
-const size    = max((tile_rows + tile_columns) * stride, subgroups * block);
+const size    = max(x_begin + tile_columns * stride, subgroups * block);
 
 // Rows of the weights, then the columns; at the end, one matrix of results per subgroup.
 var<workgroup> tile: array<vec4<u32>, size>;
 
+#if BACK
+const row_items = tile_rows / 8u / item_eights;
+const w_items   = 32u * step_chunks * row_items;
+#else
 const row_items = 4u * step_chunks / item_eights;
 const w_items   = tile_rows * row_items;
+#endif
 const x_items   = tile_columns * 4u * step_chunks;
 const w_slots   = (w_items + threads - 1u) / threads;
 const x_slots   = (x_items + threads - 1u) / threads;
@@ -127,13 +146,24 @@ fn fetch(place: Place, first: u32, thread: u32) -> Fetched {
     for (var i = 0u; i < w_slots; i++) {
         let item  = min(thread + i * threads, w_items - 1u);
         let part  = item % row_items * item_eights;
+#if BACK
+        let slot  = item / row_items;
+        let w     = min(32u * first + (slot & ~3u) + (slot & 1u) * 2u + ((slot >> 1u) & 1u), k - 1u);
+        let chunk = min(place.row / 32u + part / 4u, w_chunks - 1u);
+        next.w[i] = raw_item((place.w + w) * w_chunks + chunk, part % 4u);
+#else
         let chunk = min(first + part / 4u, chunks - 1u);
         next.w[i] = raw_item(w_row(place, item / row_items) * chunks + chunk, part % 4u);
+#endif
     }
     for (var i = 0u; i < x_slots; i++) {
         let item = min(thread + i * threads, x_items - 1u);
         let part = min(4u * first + item % (4u * step_chunks), 4u * chunks - 1u);
+#if BACK
+        next.x[i] = x[4u * (x_chunks * x_column(place, item / (4u * step_chunks)) + x_first) + part];
+#else
         next.x[i] = x[4u * chunks * x_column(place, item / (4u * step_chunks)) + part];
+#endif
     }
     return next;
 }
@@ -143,7 +173,11 @@ fn keep(next: Fetched, first: u32, thread: u32) {
     for (var i = 0u; i < w_slots; i++) {
         let item = thread + i * threads;
         if (w_items % threads != 0u && item >= w_items) { break; }
+#if BACK
+        let at = item / row_items * w_stride + item % row_items * item_eights;
+#else
         let at = item / row_items * stride + item % row_items * item_eights;
+#endif
         let h  = halves(next.w[i]);
 #if QUANTISED
         tile[at]      = h.a;
@@ -181,8 +215,13 @@ fn put(place: Place, subgroup: u32, lane: u32, row: u32, column: u32, results: R
             let scale = bitcast<f32>(x[x_scales + x_column(place, c)].x) / w_factor;
             let four  = bitcast<vec4<f32>>(tile[subgroup * block + i]) * scale;
             store(place, r, c, four.x);
+#if BACK
+            store(place, r + 1u, c, four.z);
+            store(place, r + 2u, c, four.y);
+#else
             store(place, r + 1u, c, four.y);
             store(place, r + 2u, c, four.z);
+#endif
             store(place, r + 3u, c, four.w);
         }
     }
@@ -237,13 +276,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
         next = fetch(place, chunk + step_chunks, thread);
         for (var depth = 0u; depth < 32u * step_chunks; depth += matrix_depth) {
-            let w_at  = row * stride + depth / 8u;
             let x_at  = x_begin + column * stride + depth / 8u;
+#if BACK
+            let w_at  = depth * w_stride + row / 8u;
+            let left0 = subgroupMatrixLoad<Left, col_major>(&tile, w_at, w_stride);
+            let left1 = subgroupMatrixLoad<Left, col_major>(&tile, w_at + matrix_rows / 8u, w_stride);
+#if BLOCK_ROWS == 4
+            let left2 = subgroupMatrixLoad<Left, col_major>(&tile, w_at + 2u * matrix_rows / 8u, w_stride);
+            let left3 = subgroupMatrixLoad<Left, col_major>(&tile, w_at + 3u * matrix_rows / 8u, w_stride);
+#endif
+#else
+            let w_at  = row * stride + depth / 8u;
             let left0 = subgroupMatrixLoad<Left, row_major>(&tile, w_at, stride);
             let left1 = subgroupMatrixLoad<Left, row_major>(&tile, w_at + matrix_rows * stride, stride);
 #if BLOCK_ROWS == 4
             let left2 = subgroupMatrixLoad<Left, row_major>(&tile, w_at + 2u * matrix_rows * stride, stride);
             let left3 = subgroupMatrixLoad<Left, row_major>(&tile, w_at + 3u * matrix_rows * stride, stride);
+#endif
 #endif
             let right0 = subgroupMatrixLoad<Right, col_major>(&tile, x_at, stride);
             m00 = subgroupMatrixMultiplyAccumulate(left0, right0, m00);

@@ -10,6 +10,8 @@
 // how many pairs an expert has, so `groups` also lists the tiles. The dispatch covers the most there can be; workgroups past the last
 // tile return, and so do those whose expert is not in this tile of the weights.
 //
+// BACK: an expert has k rows (matmul_matrix.wgsl).
+//
 // The including file declares the constants tile_rows, tile_columns and threads.
 
 #include "run.wgsl"
@@ -69,7 +71,11 @@ fn find_place(group: vec3<u32>, thread: u32) -> Place {
     let left = mine.y - min(mine.z, mine.y);
     for (var i = thread; i < min(left, tile_columns); i += threads) { pairs[i] = groups[groups_offset + groups_pairs + mine.x + mine.z + i]; }
     workgroupBarrier();
+#if BACK
+    return Place(row, mine.z, left, mine.w * k, y_offset);
+#else
     return Place(row, mine.z, left, mine.w * rows, y_offset);
+#endif
 #else
     let column = group.z * tile_columns;
 #if OUTPUTS

@@ -3,7 +3,6 @@
 #include "gpu/gradient_kernels.h"
 
 #include "gpu/kernel_build.h"
-#include "gpu/product_build.h"
 
 #include <math.h>
 
@@ -277,110 +276,4 @@ gm_status gpu_attention_back_kernel(const op *o, const gpu_kv *kv, uint32_t toke
     out->token_queries = queries ? (uint32_t)q->ne[1] / kv->kv_heads : 1;
     out->y = rounded_up((uint64_t)tokens * out->token_queries, ATTENTION_BACK_ROWS);
     return GM_OK;
-}
-
-/* ---- products ---- */
-
-enum { BACK_VALUES = 64, BACK_MOST_SPLITS = 16, BACK_LEAST_ROWS = 256, BACK_WORKGROUPS = 512 };
-
-/* Columns of a thread. */
-static uint32_t back_each(const gpu_back_job *job) {
-    if (job->used) return job->columns / 16;
-    return job->tokens <= 16 ? 1 : job->tokens <= 64 ? 4 : 8;
-}
-
-/* Among how many workgroups the rows of a tile are divided. */
-static uint32_t back_tile_splits(const gpu_info *info, const gpu_back_job *job, uint32_t rows) {
-    const uint64_t groups =
-        (uint64_t)divide_up(job->weights->k, BACK_VALUES) * divide_up(job->tokens, 16 * back_each(job));
-    const uint64_t wanted = info->software ? 2 : BACK_WORKGROUPS;
-    uint32_t       splits = 1;
-    while (splits < BACK_MOST_SPLITS && groups * splits < wanted && rows / (2 * splits) >= BACK_LEAST_ROWS) splits *= 2;
-    return splits;
-}
-
-static weight_tile back_tile(const gpu_back_job *job, uint32_t number) {
-    weight_tile tile = weight_tile_of(job->weights, number);
-    if (job->part_rows) tile.rows = job->part_rows;
-    return tile;
-}
-
-/* Partial sums of all tiles: every tile has a part of the rows. */
-uint32_t gpu_back_splits(const gpu_info *info, const gpu_back_job *job) {
-    uint32_t all = 0;
-    for (uint32_t i = 0; i < job->weights->tiles && !job->used; i++)
-        all += back_tile_splits(info, job, back_tile(job, i).rows);
-    return all;
-}
-
-uint64_t gpu_back_partial_bytes(const gpu_info *info, const gpu_back_job *job) {
-    const uint64_t splits = gpu_back_splits(info, job);
-    return splits > 1 ? splits * job->tokens * job->weights->k * sizeof(float) : 0;
-}
-
-uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_job *job, uint32_t number,
-                         uint32_t before) {
-    static const char *const words[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8" };
-    const weight_tile        tile = back_tile(job, number);
-    const uint32_t           each = back_each(job), k = job->weights->k;
-    const bool               partial = gpu_back_splits(info, job) > 1;
-    const uint32_t           rows = job->used ? job->weights->rows : tile.rows;
-    const uint32_t           splits = job->used ? 1 : back_tile_splits(info, job, rows);
-    const gpu_groups         groups = { job->weights->experts, job->tokens, job->used, 16 * each };
-    *out = (gpu_kernel){ .file = "matmul_back.wgsl" };
-    weight_describe(out, job->weights, &tile);
-    kernel_define(out, "ONLINE", "0");
-    kernel_define(out, "EXPERTS", kernel_flag(job->used > 0));
-    kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
-    kernel_define(out, "EACH", words[each]);
-    kernel_define(out, "FOURS", words[each / 4]);
-    kernel_constant(out, "k", k);
-    kernel_constant(out, "rows", rows);
-    kernel_constant(out, "first_row", job->used ? 0 : tile.first_row);
-    if (job->part_first) kernel_constant(out, "w_first", job->part_first);
-    kernel_constant(out, "x_offset", job->x.offset);
-    kernel_constant(out, "x_token_stride", job->used ? job->weights->rows : job->x.token_stride);
-    kernel_constant(out, "y_offset", partial ? (double)before * job->tokens * k : job->y.offset);
-    kernel_constant(out, "y_token_stride", partial || job->used ? k : job->y.token_stride);
-    if (partial) kernel_constant(out, "y_split_stride", (double)job->tokens * k);
-    if (splits > 1) kernel_constant(out, "split_rows", (double)round_up(divide_up(rows, splits), 16));
-    if (job->used) {
-        kernel_constant(out, "all_experts", job->weights->experts);
-        kernel_constant(out, "first_expert", tile.first_expert);
-        kernel_constant(out, "tile_experts", tile.experts);
-        kernel_constant(out, "groups_pairs", job->weights->experts + 1 + gpu_groups_tiles(&groups));
-    }
-    kernel_bind(out, BIND_WEIGHTS);
-    kernel_bind(out, BIND_IN + 1);
-    kernel_bind(out, partial ? BIND_PARTIAL : BIND_OUT);
-    kernel_bind(out, job->used ? BIND_GROUPS : BIND_RUN);
-    out->x = divide_up(k, BACK_VALUES);
-    out->y = job->used ? gpu_groups_tiles(&groups) : splits;
-    out->z = job->used ? 1 : divide_up(job->tokens, 16 * each);
-    return splits;
-}
-
-gpu_kernel gpu_back_online_kernel(const weight_layout *weights, const weight_tile *tile, uint32_t tokens,
-                                  uint32_t x_stride, gpu_place y) {
-    enum { EACH = 4 };
-    gpu_kernel k = { .file = "matmul_back.wgsl" };
-    weight_describe(&k, weights, tile);
-    kernel_define(&k, "ONLINE", "1");
-    kernel_define(&k, "EXPERTS", "0");
-    kernel_define(&k, "OUTPUTS", "0");
-    kernel_define(&k, "EACH", "4");
-    kernel_define(&k, "FOURS", "1");
-    kernel_constant(&k, "k", weights->k);
-    kernel_constant(&k, "x_token_stride", x_stride);
-    kernel_constant(&k, "y_offset", y.offset);
-    kernel_constant(&k, "y_token_stride", y.token_stride);
-    kernel_bind(&k, BIND_WEIGHTS);
-    kernel_bind(&k, BIND_PARTIAL);
-    kernel_bind(&k, BIND_IN + 3);
-    kernel_bind(&k, BIND_RUN);
-    kernel_bind(&k, BIND_NUMBERS);
-    k.x = divide_up(weights->k, BACK_VALUES);
-    k.y = 1;
-    k.z = divide_up(tokens, 16 * EACH);
-    return k;
 }

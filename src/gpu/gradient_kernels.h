@@ -24,8 +24,12 @@ typedef struct {
     uint32_t  tokens, used;          /* used: experts, 0: none; their columns and results are contiguous */
     uint32_t  columns;               /* with experts: of a tile of their groups */
     bool      outputs;
+    bool      halves; /* the columns are in f16, in BIND_QUANTISED: gpu_back_by_matrices */
     gpu_place x, y;
 } gpu_back_job;
+
+/* Whether such a product should go to subgroup matrices, if f16 is allowed at all. */
+bool gpu_back_by_matrices(const gpu_info *info, const weight_layout *weights, uint32_t columns);
 
 uint32_t gpu_back_splits(const gpu_info *info, const gpu_back_job *job);
 uint64_t gpu_back_partial_bytes(const gpu_info *info, const gpu_back_job *job);

@@ -10,16 +10,20 @@ static bool by_matrices(const gpu_info *info, quant_type type) { return info->su
 /* Matrices take about as long for one column as for 16. */
 bool gpu_few_columns(const gpu_info *info, uint32_t columns) { return columns <= (info->subgroup_matrix ? 8 : 32); }
 
+bool gpu_matmul_by_matrices(const gpu_info *info, quant_type type, uint32_t columns) {
+    return by_matrices(info, type) && !gpu_few_columns(info, columns);
+}
+
 bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t columns) {
     const bool bytes = columns > 1 && gpu_matvec_takes_q8(info, type);
-    return info->subgroup_matrix && !gpu_few_columns(info, columns) ? by_matrices(info, type) : bytes;
+    return info->subgroup_matrix && !gpu_few_columns(info, columns) ? gpu_matmul_by_matrices(info, type, columns)
+                                                                    : bytes;
 }
 
 /* Sized for f16, which takes more room than 8 bits with scales. */
 uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows) { return rows * (round_up(k, 32) * 2 + 16); }
 
-/* Where the scales start, in units of 16 bytes. */
-static double scales_at(const gpu_info *info, uint32_t k, uint64_t rows) {
+double gpu_quantised_scales_at(const gpu_info *info, uint32_t k, uint64_t rows) {
     return (double)(info->subgroup_matrix ? rows * (round_up(k, 32) / 8) : rows * k / 16);
 }
 
@@ -152,7 +156,7 @@ uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *jo
     return splits > 1 ? splits * job->tokens * product_tile(job).rows * sizeof(float) : 0;
 }
 
-static void define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *t) {
+void gpu_matmul_define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *t) {
     kernel_define(out, t->matrix ? "BLOCK_ROWS" : "ROWS", number(t->rows));
     kernel_define(out, t->matrix ? "BLOCK_COLUMNS" : "COLUMNS", number(t->columns));
     kernel_define(out, t->matrix ? "SUBGROUP_ROWS" : "ROW_THREADS", number(t->row_threads));
@@ -193,7 +197,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
                        : t->columns == 8 ? "matmul_blocks.wgsl"
                                          : "matmul.wgsl";
     start_product(&out[0], file, &part, &part_tile);
-    define_tile(&out[0], info, t);
+    gpu_matmul_define_tile(&out[0], info, t);
     if (t->columns == 8 && !t->matrix && !job->q8)
         kernel_define(&out[0], "DOUBLE", kernel_flag(blocks_double(info, t)));
     kernel_define(&out[0], "OUTPUTS", kernel_flag(job->outputs));
@@ -201,7 +205,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
         const uint64_t rows = (uint64_t)job->tokens * (job->x_slots ? job->used : 1);
         kernel_constant(&out[0], "x_token_stride", job->x_slots ? job->used : 1);
         if (job->used) kernel_constant(&out[0], "x_row_stride", job->x_slots);
-        kernel_constant(&out[0], "x_scales", scales_at(info, job->weights->k, rows));
+        kernel_constant(&out[0], "x_scales", gpu_quantised_scales_at(info, job->weights->k, rows));
     } else place_columns(&out[0], job);
     if (job->used) {
         kernel_constant(&out[0], "all_experts", job->weights->experts);
@@ -273,7 +277,7 @@ void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quanti
     kernel_constant(out, "x_offset", job->x.offset);
     kernel_constant(out, "x_token_stride", job->x.token_stride);
     kernel_constant(out, "x_row_stride", job->x.row_stride);
-    kernel_bind(out, BIND_IN + FUSED_A);
+    kernel_bind(out, BIND_IN + (int)job->input);
     kernel_bind(out, BIND_QUANTISED);
     kernel_bind(out, BIND_RUN);
     clip_kernel(out, &job->clips, job->clips.in, false);

@@ -74,6 +74,9 @@ bool gpu_few_columns(const gpu_info *info, uint32_t columns);
  * all. */
 bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t columns);
 
+/* Whether it should use f16 activations and subgroup matrices, if they are allowed. */
+bool gpu_matmul_by_matrices(const gpu_info *info, quant_type type, uint32_t columns);
+
 /* Columns of a tile of such a product: as many as an expert has on average, roughly. */
 uint32_t gpu_expert_columns(const gpu_info *info, uint32_t tokens, uint32_t used, uint32_t experts);
 
@@ -111,6 +114,7 @@ typedef struct {
 } gpu_tile;
 
 gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *job);
+void     gpu_matmul_define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *tile);
 size_t   gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job,
                                  const gpu_tile *tile);
 uint32_t gpu_tile_rows(const gpu_info *info, const gpu_tile *tile);
@@ -128,9 +132,10 @@ typedef struct {
 
 void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job *job);
 
-/* Converts rows of k values to 8 bits (k a multiple of 32), or to f16 on a GPU with subgroup matrices, from a product's
- * FUSED_A to BIND_QUANTISED. */
+/* Converts rows of k values to 8 bits (k a multiple of 32), or to f16 on a GPU with subgroup matrices, from an input of a product
+ * to BIND_QUANTISED. */
 typedef struct {
+    uint32_t  input;   /* its number */
     uint32_t  k, rows; /* rows per token */
     uint32_t  tokens;
     bool      outputs;
@@ -140,6 +145,7 @@ typedef struct {
 } gpu_quantise_job;
 
 void     gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quantise_job *job);
-uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows); /* `rows` counts all tokens' rows */
+uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows);                           /* `rows` counts all tokens' rows */
+double   gpu_quantised_scales_at(const gpu_info *info, uint32_t k, uint64_t rows); /* in units of 16 bytes */
 
 #endif

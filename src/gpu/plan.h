@@ -140,7 +140,9 @@ static inline bool op_is_product_back(const op *o) {
     return o->kind == OP_MATMUL_BACK || o->kind == OP_MATMUL_EXPERTS_BACK;
 }
 
-/* Which input of a product has the routes. */
+/* Which input of a product has the columns, */
+static inline int product_column(const op *o) { return o->kind == OP_PRODUCTS ? FUSED_A : 1; }
+/* and which one the routes. */
 static inline int product_routes(const op *o) { return o->kind == OP_PRODUCTS ? FUSED_ROUTES : 2; }
 
 /* The value that a view is a part of, or the value itself. */

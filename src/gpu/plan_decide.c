@@ -15,6 +15,11 @@ typedef struct {
 
 bool plan_precise(const gpu_plan *p) { return p->backend->precise || p->g.trains; }
 
+/* Products of training take no activations of 8 bits, but f16 with a scale for each row. */
+static bool plan_halves(const gpu_plan *p, quant_type type, uint32_t columns) {
+    return !p->backend->precise && gpu_matmul_by_matrices(gpu_host_info(p->backend->host), type, columns);
+}
+
 gpu_kv plan_kv(const gpu_plan *p, const op *o) {
     if (!op_has_cache(o)) return (gpu_kv){ 0 };
     const gpu_kv_layer *l = &p->kv[o->layer];
@@ -76,9 +81,12 @@ static void plan_decide_product(gpu_plan *p, size_t i) {
     plan_op        *d = &p->ops[i];
     const gpu_info *info = gpu_host_info(p->backend->host);
     const bool      precise = plan_precise(p);
+    const uint32_t  columns = plan_count(p, o->in[FUSED_A]);
+    const bool      takes = !precise      ? gpu_matmul_takes_q8(info, o->in[FUSED_W0]->type, columns)
+                            : p->g.trains ? plan_halves(p, o->in[FUSED_W0]->type, columns)
+                                          : false;
     d->groups = o->in[FUSED_ROUTES] && !gpu_few_columns(info, p->tokens);
-    d->q8 = !precise && (d->groups || !o->in[FUSED_ROUTES]) &&
-            gpu_matmul_takes_q8(info, o->in[FUSED_W0]->type, plan_count(p, o->in[FUSED_A]));
+    d->q8 = takes && (d->groups || !o->in[FUSED_ROUTES]);
     d->column = !precise && gpu_matvec_takes_q8(info, o->in[FUSED_W0]->type) ? COLUMN_Q8 : COLUMN_F32;
     d->aligned = o->in[FUSED_OTHER] != NULL;
 }
@@ -200,6 +208,8 @@ gm_status plan_decide(gpu_plan *p, error *e) {
             status = plan_decide_weight(p, i, e);
         d->groups = o->kind == OP_MATMUL_EXPERTS_BACK;
         if (o->kind == OP_PRODUCTS) plan_decide_product(p, i);
+        if (op_is_product_back(o) && !status && !p->backend->precise)
+            d->q8 = gpu_back_by_matrices(gpu_host_info(p->backend->host), &d->weight->layout, plan_count(p, o->out));
         if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) d->splits = plan_splits(p, o);
         if (o->kind == OP_GEGLU) d->aligned = plan_base(o->in[0]) != plan_base(o->in[1]);
     }
@@ -313,6 +323,7 @@ gpu_back_job plan_back_job(const gpu_plan *p, size_t i) {
                            .used = experts ? o->used : 0,
                            .columns = experts ? plan_groups(p, i).columns : 0,
                            .outputs = o->out->axis == AXIS_OUTPUTS,
+                           .halves = d->q8,
                            .x = plan_place(o->in[1]),
                            .y = plan_place(o->out) };
 }
@@ -429,15 +440,17 @@ static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
         note->quantised_by = i;
     }
     if (d->q8) {
-        const tensor  *x = o->in[FUSED_A];
+        const tensor  *x = o->in[product_column(o)];
         value_notes   *note = &notes[plan_base(x)->index];
         const uint64_t rows = (uint64_t)plan_count(p, x) * x->ne[1];
-        d->makes_quantised = note->quantised < 0 || !same_clips(&p->g.ops[note->quantised_by], o);
-        if (d->makes_quantised) {
-            note->quantised = item_new(p, gpu_quantised_bytes((uint32_t)x->ne[0], rows), i);
+        const bool     back = op_is_product_back(o); /* its column may be any part of a value: nobody shares it */
+        d->makes_quantised = back || note->quantised < 0 || !same_clips(&p->g.ops[note->quantised_by], o);
+        d->quantised = note->quantised;
+        if (d->makes_quantised) d->quantised = item_new(p, gpu_quantised_bytes((uint32_t)x->ne[0], rows), i);
+        if (d->makes_quantised && !back) {
+            note->quantised = d->quantised;
             note->quantised_by = i;
         }
-        d->quantised = note->quantised;
         item_live_at(&p->items[d->quantised], i);
     }
     if (o->kind == OP_PRODUCTS && d->weight->cached) {

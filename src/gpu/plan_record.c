@@ -255,7 +255,7 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
     gpu_plan      *p = r->plan;
     const op      *o = &p->g.ops[r->index];
     const plan_op *d = &p->ops[r->index];
-    const tensor  *x = o->in[FUSED_A];
+    const tensor  *x = o->in[product_column(o)];
     if (d->makes_slotted) {
         gpu_kernel   k = { 0 };
         const size_t at = p->words.count;
@@ -266,7 +266,8 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
     if (d->slotted >= 0) r->table[BIND_IN + FUSED_ROUTES] = r->table[BIND_SLOTS];
     if (d->makes_quantised) {
         gpu_kernel             k = { 0 };
-        const gpu_quantise_job job = { .k = (uint32_t)x->ne[0],
+        const gpu_quantise_job job = { .input = (uint32_t)product_column(o),
+                                       .k = (uint32_t)x->ne[0],
                                        .rows = (uint32_t)x->ne[1],
                                        .tokens = plan_count(p, x),
                                        .outputs = x->axis == AXIS_OUTPUTS,

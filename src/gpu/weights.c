@@ -70,7 +70,9 @@ gm_status weight_layout_make(weight_layout *out, quant_type type, const uint64_t
                     f->name, (unsigned long long)k, (unsigned long long)rows, (unsigned long long)experts);
     }
     const uint64_t chunks = (k + 31) / 32, unit = experts > 1 ? rows : 1; /* rows that must not be separated */
-    const uint64_t units = steps_that_fit(f, chunks * unit, all_rows / unit, most_bytes);
+    uint64_t       units = steps_that_fit(f, chunks * unit, all_rows / unit, most_bytes);
+    if (unit == 1 && units < all_rows && units > 32)
+        units -= units % 32; /* transposed products take 32 rows at a time */
     if (!units) {
         return fail(e, GM_UNSUPPORTED,
                     "%s of a weight of type %s takes %llu bytes, but a binding of this GPU holds %llu",
