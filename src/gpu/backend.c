@@ -288,7 +288,7 @@ static gm_status backend_create_staging(gpu_backend *b, error *e) {
     b->piece = b->flags = 0;
     b->next_weight = b->next_tile = b->next_chunk = 0;
     b->lanes.buffer = 0;
-    TRY(gpu_lanes_make(b, &b->lanes, max_size(b->lanes.bytes, 256), e));
+    TRY(gpu_lanes_make(b, &b->lanes, GPU_LANES, max_size(b->lanes.bytes, 256), e));
     b->flags_made = (uint32_t)max_size(b->flag_count, 4);
     b->flags = gpu_buffer_new(b->host, b->flags_made * sizeof(uint32_t), e);
     if (!b->flags) return e->status;

@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     gpu_id     buffer;
     uint64_t   bytes, lane_bytes;
-    gpu_staged staged[GPU_LANES];
+    gpu_staged staged[GPU_EXPERT_LANES];
     size_t     count, first, used;
 } gpu_lanes;
 
@@ -157,10 +157,10 @@ void gpu_backend_stream_restart(gpu_backend *b);
 gm_status gpu_backend_ask_damage(gpu_backend *b, error *e);
 gm_status gpu_backend_damage(gpu_backend *b, error *e);
 
-/* Lanes that experts are uploaded through. `make` creates the buffer; `stage_expert` stages the piece of an expert that begins with its
+/* Lanes that experts are uploaded through. `make` creates the buffer, for so many lanes if bytes are read; `stage_expert` stages the piece of an expert that begins with its
  * chunk `*chunk`, and advances that (0: it was the last); there must be a free lane. `finish` repacks the oldest piece; `*next` is where the one
  * after it begins. GM_AGAIN as above. `clear` drops pieces that are under way. */
-gm_status gpu_lanes_make(gpu_backend *b, gpu_lanes *l, uint64_t bytes, error *e);
+gm_status gpu_lanes_make(gpu_backend *b, gpu_lanes *l, size_t lanes, uint64_t bytes, error *e);
 gm_status gpu_lanes_stage_expert(gpu_backend *b, gpu_lanes *l, const gpu_weight *w, uint32_t expert, uint32_t slot,
                                  uint32_t *chunk, error *e);
 gm_status gpu_lanes_finish(gpu_backend *b, gpu_lanes *l, uint32_t *next, error *e);

@@ -57,7 +57,7 @@ static gm_status measure(budget_weight *b, uint64_t max_binding, error *e) {
     TRY(weight_layout_make(&layout, w->type, w->ne, max_binding, e));
     b->bytes = weight_bytes(&layout);
     b->staging = budget_staging(&layout, b->file);
-    if (b->kind == BUDGET_EXPERTS) b->expert_staging = budget_staging(&layout, GPU_LANES * b->file / w->ne[2]);
+    if (b->kind == BUDGET_EXPERTS) b->expert_staging = budget_staging(&layout, GPU_EXPERT_LANES * b->file / w->ne[2]);
     return largest_tile(w, max_binding, &b->slot, e);
 }
 

@@ -112,12 +112,12 @@ gm_status expert_cache_make(gpu_backend *b, error *e) {
         if (l->experts > most) most = l->experts;
         for (size_t j = 0; j < l->weight_count; j++) {
             gpu_weight *w = (gpu_weight *)l->weights[j];
-            staging = max_size(staging, budget_staging(&w->layout, GPU_LANES * w->parts[0].bytes / l->experts));
+            staging = max_size(staging, budget_staging(&w->layout, GPU_EXPERT_LANES * w->parts[0].bytes / l->experts));
             TRY(gpu_weight_create_buffers(b, w, e));
         }
     }
     c->stride = round_up((EXPERT_HEADER + 2 * (uint64_t)most) * sizeof(uint32_t), 256);
-    TRY(gpu_lanes_make(b, &c->lanes, staging, e));
+    TRY(gpu_lanes_make(b, &c->lanes, GPU_EXPERT_LANES, staging, e));
     c->table = gpu_buffer_new(b->host, c->layer_count * c->stride, e);
     if (!c->table) return e->status;
     expert_kept_make(c);

@@ -39,10 +39,10 @@ void gpu_lanes_clear(gpu_backend *b, gpu_lanes *l) {
 void gpu_backend_stream_restart(gpu_backend *b) { gpu_lanes_clear(b, &b->lanes); }
 
 /* One lane if the bytes are in memory. Several if they must be read, so that reads run in parallel. */
-gm_status gpu_lanes_make(gpu_backend *b, gpu_lanes *l, uint64_t bytes, error *e) {
-    const uint64_t unit = max_size(gpu_host_info(b->host)->alignment, 256), part = bytes / GPU_LANES / unit * unit;
+gm_status gpu_lanes_make(gpu_backend *b, gpu_lanes *l, size_t lanes, uint64_t bytes, error *e) {
+    const uint64_t unit = max_size(gpu_host_info(b->host)->alignment, 256), part = bytes / lanes / unit * unit;
     const bool     several = b->reads && part >= b->staging_least;
-    l->count = several ? GPU_LANES : 1;
+    l->count = several ? lanes : 1;
     l->lane_bytes = several ? part : bytes;
     l->bytes = bytes;
     l->buffer = gpu_buffer_new(b->host, bytes, e);

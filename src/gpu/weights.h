@@ -40,7 +40,8 @@ void weight_describe(gpu_kernel *kernel, const weight_layout *layout, const weig
 /* ---- repacking ---- */
 
 enum { WEIGHT_PIECE_WORDS = 8 };
-enum { GPU_LANES = 4 }; /* pieces that can be on their way to the GPU at once */
+/* Pieces that can be on their way to the GPU at once. Those of experts are small, and a read may take milliseconds however small it is. */
+enum { GPU_LANES = 4, GPU_EXPERT_LANES = 16 };
 
 typedef struct {
     uint64_t source;                         /* where its bytes start in the tensor, and how many there are */

@@ -4,7 +4,8 @@ import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 import { release } from '../core/release.ts';
 
-const PIECE = 1 << 20; // bytes of one read
+const PIECE = 1 << 20; // bytes of one read,
+const AT_ONCE = 4; // and how many are under way: each takes milliseconds
 
 export class BlobSource implements ByteSource {
     readonly name: string;
@@ -21,16 +22,19 @@ export class BlobSource implements ByteSource {
         throwIfAborted(signal);
         checkRange(this, offset, length);
         const bytes = new Uint8Array(into, 0, length);
-        let found = 0;
-        try {
-            while (found < length) {
-                const part = this.#blob.slice(offset + found, Math.min(offset + found + PIECE, offset + length));
-                const piece = new Uint8Array(await part.arrayBuffer());
-                if (piece.length === 0) break;
-                bytes.set(piece, found);
+        let next = 0, found = 0;
+        const readOn = async () => {
+            while (next < length) {
+                const at = next, end = Math.min(at + PIECE, length);
+                next = end;
+                const piece = new Uint8Array(await this.#blob.slice(offset + at, offset + end).arrayBuffer());
+                bytes.set(piece, at);
                 found += piece.length;
                 release(piece);
             }
+        };
+        try {
+            await Promise.all(Array.from({ length: AT_ONCE }, readOn));
         } catch (thrown) {
             // A File is a name, not its bytes: it is unreadable once it changes, moves, or the permission for its folder ends.
             throw toGemmuleError(thrown, `cannot read ${this.name} any more (was it changed or moved?)`);
