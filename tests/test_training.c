@@ -402,7 +402,11 @@ static void test_pairs(gm_engine *engine) {
     o.epochs = 6;
     o.beta = 0.3;
     o.rate = 2e-3;
-    const curve c = train_all(engine, &o);
+    gm_training *t = open_training(engine, &o);
+    curve        c = { 0 };
+    train_until(t, 0, &c);
+    CHECK(t && t->memo.measured == 1); /* all are in one run, once for all epochs */
+    gm_training_free(t);
     CHECK(c.steps == 6 && fabs(c.losses[0] - log(2)) < 1e-6);
     CHECK_MESSAGE(c.losses[5] < 0.9 * c.losses[0] && c.last.accuracy == 1, "%g, %g", c.losses[5], c.last.accuracy);
     engine->turn_seconds = 0; /* one stage at a time */
@@ -478,6 +482,7 @@ static void test_training_media(const char *name, const char *part, const char *
     error        e = { 0 };
     train_until(t, 0, &c);
     CHECK_MESSAGE(c.status == GM_DONE && c.steps == 2 && c.losses[1] < c.losses[0], "%s", why);
+    CHECK(t && t->memo.encoded == 1); /* once for both epochs */
     if (t && !dataset_example(t->data, 0, &x, &e) && !training_media(NULL, path, &bytes, &size)) {
         const gm_part    parts[] = { { .kind = GM_PART_TEXT, .text = "Look: " },
                                      { .kind = kind, .data = bytes, .size = size } };

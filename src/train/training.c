@@ -83,6 +83,7 @@ void gm_training_free(gm_training *t) {
     trainer_free(t->trainer);
     engine_leave(t->engine);
     adapter_free(t->adapter);
+    training_memo_free(&t->memo);
     dataset_free(t->data);
     training_order_free(&t->order);
     training_order_free(&t->eval);
@@ -146,6 +147,7 @@ static gm_status stage_scan(gm_training *t, double deadline, error *e) {
     if (status) return status;
     TRY(training_check_form(t, e));
     TRY(training_count(t, e));
+    if (t->settings.pairs) TRY(training_memo_make_references(&t->memo, t->data, e));
     dataset_digest(t->data, digest);
     sha256_hex(digest, t->data_digest);
     training_settings_text(&t->settings, &text);
@@ -293,7 +295,7 @@ static gm_status stage_read(gm_training *t, error *e) {
 }
 
 static double work_of_token(const gm_training *t, bool learns) {
-    return learns ? (t->settings.pairs ? 5 : 3) : t->settings.pairs ? 2 : 1;
+    return learns ? (t->settings.pairs ? 4 : 3) : 1; /* pairs are measured first */
 }
 
 /* By the work that is left, and the time that work took so far. */
@@ -301,8 +303,9 @@ static void training_predict(gm_training *t) {
     const double   steps = (double)(t->steps - t->step) / (double)t->order.steps;
     const uint64_t every = t->settings.o.eval_every ? t->settings.o.eval_every : t->order.steps;
     const double   evaluations = t->eval.order.count ? ceil((double)(t->steps - t->step) / (double)every) : 0;
-    const double   left =
-        steps * t->train_tokens * work_of_token(t, true) + evaluations * t->eval_tokens * work_of_token(t, false);
+    const double   left = steps * t->train_tokens * work_of_token(t, true) +
+                        evaluations * t->eval_tokens * work_of_token(t, false) +
+                        training_memo_unknown(&t->memo, t->data);
     if (t->work_done > 0) t->event.seconds_left = left / (double)t->shares.parts * t->work_seconds / t->work_done;
 }
 

@@ -5,6 +5,7 @@
  *   training.model, training.data     digests          training.settings  a line for each setting
  *   training.step, training.worse, training.best_step, training.best_loss (the bits of a double)
  *   state  F32 [trainer_state_size]   best  the same, if there is one
+ *   references I32 [4 · pairs]  the bits of two doubles for each, NAN if they are not known; of preference pairs only
  *   losses F32 [steps]   eval.losses F32, eval.steps I32 [evaluations]   digest  the seal over everything before it */
 
 #include "train/training_parts.h"
@@ -80,6 +81,7 @@ static double bits_double(uint64_t bits) {
 
 static gm_status checkpoint_body(const gm_training *t, gguf_writer *w, gguf_sink sink, void *user, error *e) {
     const uint64_t size = trainer_state_size(t->trainer), step = t->kept.step, evaluations = t->kept.evaluations;
+    const uint64_t references = 2 * t->memo.reference_count;
     gguf_write_str(w, "general.architecture", str_of(training_architecture));
     gguf_write_u32(w, "training.version", TRAINING_VERSION);
     gguf_write_str(w, "training.model", str_of(t->engine->digest));
@@ -91,6 +93,7 @@ static gm_status checkpoint_body(const gm_training *t, gguf_writer *w, gguf_sink
     gguf_write_u64(w, "training.best_loss", double_bits(t->kept.best_loss));
     gguf_write_tensor(w, "state", TYPE_F32, 1, &size);
     if (t->best.values) gguf_write_tensor(w, "best", TYPE_F32, 1, &size);
+    if (references) gguf_write_tensor(w, "references", TYPE_I32, 1, &references);
     if (step) gguf_write_tensor(w, "losses", TYPE_F32, 1, &step);
     if (evaluations) gguf_write_tensor(w, "eval.losses", TYPE_F32, 1, &evaluations);
     if (evaluations) gguf_write_tensor(w, "eval.steps", TYPE_I32, 1, &evaluations);
@@ -98,6 +101,7 @@ static gm_status checkpoint_body(const gm_training *t, gguf_writer *w, gguf_sink
     TRY(gguf_writer_head(w, sink, user, e));
     TRY(gguf_writer_data(w, t->kept.values, size * sizeof(float), e));
     if (t->best.values) TRY(gguf_writer_data(w, t->best.values, size * sizeof(float), e));
+    if (references) TRY(gguf_writer_data(w, t->memo.references, references * sizeof(int32_t), e));
     if (step) TRY(gguf_writer_data(w, t->losses, step * sizeof(float), e));
     if (evaluations) TRY(gguf_writer_data(w, t->eval_losses, evaluations * sizeof(float), e));
     for (uint64_t i = 0; i < evaluations; i++) {
@@ -209,6 +213,16 @@ static gm_status checkpoint_state(gm_training *t, const gguf *g, const char *nam
     return GM_OK;
 }
 
+/* What the model thinks of pairs without the adapter; checkpoints of older versions have nothing of it. */
+static gm_status checkpoint_references(gm_training *t, const gguf *g, error *e) {
+    const size_t count = t->memo.reference_count;
+    if (!count || !gguf_find_tensor(g, "references")) return GM_OK;
+    const uint8_t *bytes = checkpoint_tensor(g, "references", TYPE_I32, 2 * count, e);
+    if (!bytes) return e->status;
+    memcpy(t->memo.references, bytes, count * sizeof *t->memo.references);
+    return GM_OK;
+}
+
 static gm_status checkpoint_history(gm_training *t, const gguf *g, uint64_t step, error *e) {
     const gguf_tensor *evals = gguf_find_tensor(g, "eval.losses");
     const uint64_t     count = evals ? evals->count : 0;
@@ -250,6 +264,7 @@ static gm_status checkpoint_read(gm_training *t, const gguf *g, error *e) {
                     (unsigned long long)t->steps);
     TRY(checkpoint_state(t, g, "state", &t->kept, e));
     if (gguf_find_tensor(g, "best")) TRY(checkpoint_state(t, g, "best", &t->best, e));
+    TRY(checkpoint_references(t, g, e));
     TRY(checkpoint_history(t, g, step, e));
     t->kept.step = step;
     t->kept.evaluations = t->eval_count;

@@ -4,6 +4,7 @@
  *     training_settings.c  what the options mean
  *     training_order.c     which examples a run and a step have
  *     training_run.c       one run: its soft tokens, the model's losses, and what is learned from them
+ *     training_memo.c      what is computed once for all epochs
  *     training_keep.c      the state that is kept, adapters and checkpoints made of it */
 
 #ifndef GM_TRAINING_PARTS_H
@@ -48,9 +49,35 @@ gm_status training_order_make(training_order *p, const dataset *d, const trainin
 void      training_order_free(training_order *p);
 size_t    training_run_tokens(const dataset *d, const training_settings *s); /* the most of a run */
 
+/* ---- training_memo.c ---- */
+
+typedef struct {
+    uint8_t key[32];
+    float  *rows;
+    size_t  count; /* soft tokens */
+} training_rows;
+
+typedef struct {
+    training_rows *items;
+    size_t         count, capacity;
+    uint64_t       bytes;
+    double        *references; /* [2 · examples]: losses of pairs without the adapter; NAN: not known yet */
+    size_t         reference_count;
+    uint64_t       encoded, measured; /* media and runs without the adapter, so far */
+} training_memo;
+
+void training_memo_free(training_memo *m);
+/* Writes the soft tokens of a picture or a sound, if they are kept. */
+bool training_memo_find(const training_memo *m, const data_media *media, size_t width, float *rows);
+void training_memo_add(training_memo *m, const data_media *media, size_t width, const float *rows);
+/* For preference pairs: all are unknown. */
+gm_status training_memo_make_references(training_memo *m, const dataset *d, error *e);
+double   *training_memo_reference(const training_memo *m, const data_span *span);
+double    training_memo_unknown(const training_memo *m, const dataset *d); /* tokens of pairs without one */
+
 /* ---- training_run.c ---- */
 
-typedef enum { RUN_READS, RUN_SEES, RUN_HEARS, RUN_REFERENCE, RUN_POLICY, RUN_LEARNS, RUN_OVER } training_run_stage;
+typedef enum { RUN_READS, RUN_ENCODES, RUN_REFERENCE, RUN_POLICY, RUN_LEARNS, RUN_OVER } training_run_stage;
 
 typedef struct {
     double loss;    /* the sum over tokens or pairs */
@@ -68,10 +95,10 @@ typedef struct {
     double             share;
     uint64_t           draw;
     train_span        *spans, *blocks;
-    float             *given;      /* rows of soft tokens */
-    double            *references; /* [spans]: losses without the adapter */
-    tower_job         *job;
-    training_sum      *sum; /* to which it adds */
+    float             *given;                    /* rows of soft tokens */
+    size_t             media, rows, blocks_made; /* encoded so far, their soft tokens, and blocks of these */
+    tower_job         *job;                      /* of the next one */
+    training_sum      *sum;                      /* to which it adds */
 } training_run;
 
 /* ---- the training ---- */
@@ -135,6 +162,7 @@ struct gm_training {
     data_run      *read;     /* [runs] of the step */
     training_run   run;
     training_sum   sum;
+    training_memo  memo;
 
     training_state kept, best;
     float         *losses; /* [step] */

@@ -26,18 +26,10 @@ void training_run_end(gm_training *t) {
     free(r->spans);
     free(r->blocks);
     free(r->given);
-    free(r->references);
     *r = (training_run){ .stage = RUN_OVER };
 }
 
 /* ---- soft tokens ---- */
-
-static bool run_has(const data_run *run, chat_part_kind kind) {
-    for (size_t i = 0; i < run->media_count; i++) {
-        if (run->media[i].kind == kind) return true;
-    }
-    return false;
-}
 
 /* Memory of what the run needs besides its tokens. */
 static gm_status run_prepare(gm_training *t, error *e) {
@@ -47,16 +39,14 @@ static gm_status run_prepare(gm_training *t, error *e) {
     size_t          soft = 0;
     r->spans = calloc(run->span_count, sizeof *r->spans);
     r->blocks = calloc(run->media_count + 1, sizeof *r->blocks);
-    r->references = calloc(run->span_count, sizeof *r->references);
     for (size_t i = 0; i < run->media_count; i++) {
         soft += run->media[i].count;
         for (size_t k = 0; k < run->media[i].count; k++) run->ids[run->media[i].at + k] = -1;
     }
     r->given = soft ? malloc(soft * width * sizeof *r->given) : NULL;
-    if (!r->spans || !r->blocks || !r->references || (soft && !r->given))
-        return fail_memory(e, "a run", soft * width * sizeof *r->given);
+    if (!r->spans || !r->blocks || (soft && !r->given)) return fail_memory(e, "a run", soft * width * sizeof *r->given);
     for (size_t i = 0; i < run->span_count; i++) r->spans[i] = (train_span){ run->spans[i].first, run->spans[i].count };
-    r->stage = RUN_SEES;
+    r->stage = RUN_ENCODES;
     return GM_OK;
 }
 
@@ -69,84 +59,57 @@ static gm_status run_decode_picture(const gm_training *t, const data_media *m, p
     return status;
 }
 
-static gm_status run_begin_pictures(gm_training *t, error *e) {
-    const data_run *run = t->run.run;
-    tower_picture  *seen = calloc(run->media_count, sizeof *seen);
-    picture        *pictures = calloc(run->media_count, sizeof *pictures);
-    size_t          count = 0;
-    gm_status       status = seen && pictures ? GM_OK : fail_memory(e, "the pictures", run->media_count * sizeof *seen);
-    for (size_t i = 0; i < run->media_count && !status; i++) {
-        if (run->media[i].kind != CHAT_IMAGE) continue;
-        status = run_decode_picture(t, &run->media[i], &pictures[count], e);
-        seen[count] = (tower_picture){ .width = pictures[count].width,
-                                       .height = pictures[count].height,
-                                       .pixels = pictures[count].pixels };
-        count++;
-    }
-    if (!status) status = tower_encode_pictures(t->engine, seen, count, &t->run.job, e);
-    for (size_t i = 0; pictures && i < run->media_count; i++) picture_free(&pictures[i]);
-    free(pictures);
-    free(seen);
+static gm_status run_begin_picture(gm_training *t, const data_media *m, error *e) {
+    picture p = { 0 };
+    TRY(run_decode_picture(t, m, &p, e));
+    const tower_picture seen = { .width = p.width, .height = p.height, .pixels = p.pixels };
+    const gm_status     status = tower_encode_pictures(t->engine, &seen, 1, &t->run.job, e);
+    picture_free(&p);
     return status;
 }
 
-static gm_status run_begin_sounds(gm_training *t, error *e) {
-    const data_run *run = t->run.run;
-    tower_sound    *heard = calloc(run->media_count, sizeof *heard);
-    sound          *sounds = calloc(run->media_count, sizeof *sounds);
-    size_t          count = 0;
-    gm_status       status = heard && sounds ? GM_OK : fail_memory(e, "the sounds", run->media_count * sizeof *heard);
-    for (size_t i = 0; i < run->media_count && !status; i++) {
-        const data_media *m = &run->media[i];
-        if (m->kind != CHAT_AUDIO) continue;
-        status = sound_decode(m->part.data, m->part.size, &sounds[count], e);
-        if (!status && sounds[count].count < m->to)
-            status = fail(e, GM_BAD_FILE, "a sound has %zu samples, but %zu when the examples were read",
-                          sounds[count].count, m->to);
-        if (!status)
-            heard[count] = (tower_sound){ .samples = sounds[count].samples + m->from, .count = m->to - m->from };
-        count++;
-    }
-    if (!status) status = tower_encode_sounds(t->engine, heard, count, &t->run.job, e);
-    for (size_t i = 0; sounds && i < run->media_count; i++) sound_free(&sounds[i]);
-    free(sounds);
-    free(heard);
+static gm_status run_begin_sound(gm_training *t, const data_media *m, error *e) {
+    sound s = { 0 };
+    TRY(sound_decode(m->part.data, m->part.size, &s, e));
+    gm_status status = GM_OK;
+    if (s.count < m->to)
+        status = fail(e, GM_BAD_FILE, "a sound has %zu samples, but %zu when the examples were read", s.count, m->to);
+    const tower_sound heard = { .samples = s.samples + m->from, .count = m->to - m->from };
+    if (!status) status = tower_encode_sounds(t->engine, &heard, 1, &t->run.job, e);
+    sound_free(&s);
     return status;
 }
 
-/* Puts the rows of the pictures or the sounds into their places among all soft tokens. */
-static gm_status run_take_rows(gm_training *t, chat_part_kind kind, error *e) {
-    const data_run *run = t->run.run;
-    const size_t    width = t->engine->weights.config.width;
-    size_t          item = 0, before = 0, blocks = 0;
-    while (t->run.blocks[blocks].count) blocks++;
-    for (size_t i = 0; i < run->media_count; before += run->media[i++].count) {
-        const data_media *m = &run->media[i];
-        size_t            count = 0;
-        if (m->kind != kind) continue;
-        const float *rows = tower_job_rows(t->run.job, item++, &count);
-        if (count != m->count)
-            return fail(e, GM_BAD_FILE, "a %s has become %zu soft tokens, but %zu were expected",
-                        kind == CHAT_IMAGE ? "picture" : "sound", count, m->count);
-        memcpy(t->run.given + before * width, rows, count * width * sizeof *rows);
-        if (kind == CHAT_IMAGE && t->engine->weights.config.image_blocks)
-            t->run.blocks[blocks++] = (train_span){ m->at, m->count };
-    }
-    tower_job_free(t->run.job);
-    t->run.job = NULL;
+/* The rows of the next picture or sound. */
+static gm_status run_encode_one(gm_training *t, const data_media *m, float *to, error *e) {
+    training_run *r = &t->run;
+    const size_t  width = t->engine->weights.config.width;
+    size_t        count = 0;
+    if (!r->job && training_memo_find(&t->memo, m, width, to)) return GM_OK;
+    if (!r->job) TRY(m->kind == CHAT_IMAGE ? run_begin_picture(t, m, e) : run_begin_sound(t, m, e));
+    TRY(tower_job_step(r->job, e));
+    const float *rows = tower_job_rows(r->job, 0, &count);
+    if (count != m->count)
+        return fail(e, GM_BAD_FILE, "a %s has become %zu soft tokens, but %zu were expected",
+                    m->kind == CHAT_IMAGE ? "picture" : "sound", count, m->count);
+    memcpy(to, rows, count * width * sizeof *rows);
+    training_memo_add(&t->memo, m, width, rows);
+    tower_job_free(r->job);
+    r->job = NULL;
     return GM_OK;
 }
 
-static gm_status run_encode(gm_training *t, error *e) {
-    training_run        *r = &t->run;
-    const bool           hears = r->stage == RUN_HEARS;
-    const chat_part_kind kind = hears ? CHAT_AUDIO : CHAT_IMAGE;
-    if (run_has(r->run, kind)) {
-        if (!r->job) TRY(hears ? run_begin_sounds(t, e) : run_begin_pictures(t, e));
-        TRY(tower_job_step(r->job, e));
-        TRY(run_take_rows(t, kind, e));
+static gm_status run_encode(gm_training *t, double deadline, error *e) {
+    training_run       *r = &t->run;
+    const model_config *c = &t->engine->weights.config;
+    for (; r->media < r->run->media_count; r->media++) {
+        const data_media *m = &r->run->media[r->media];
+        TRY(run_encode_one(t, m, r->given + r->rows * c->width, e));
+        r->rows += m->count;
+        if (m->kind == CHAT_IMAGE && c->image_blocks) r->blocks[r->blocks_made++] = (train_span){ m->at, m->count };
+        if (clock_seconds() > deadline && r->media + 1 < r->run->media_count) return r->media++, GM_AGAIN;
     }
-    r->stage = !hears ? RUN_HEARS : t->settings.pairs ? RUN_REFERENCE : RUN_LEARNS;
+    r->stage = t->settings.pairs ? RUN_REFERENCE : RUN_LEARNS;
     return GM_OK;
 }
 
@@ -163,7 +126,7 @@ static gm_status run_compute(gm_training *t, bool measured, bool without, double
                                  .span_count = run->span_count,
                                  .given = r->given,
                                  .blocks = r->blocks,
-                                 .block_count = r->given ? run->media_count : 0,
+                                 .block_count = r->blocks_made,
                                  .draw = r->learns && !without ? r->draw : 0,
                                  .measured = measured,
                                  .without = without };
@@ -175,9 +138,21 @@ static gm_status run_compute(gm_training *t, bool measured, bool without, double
     return GM_OK;
 }
 
+/* What is known already stays: the same numbers as without an interruption. */
 static gm_status run_reference(gm_training *t, double deadline, error *e) {
-    TRY(run_compute(t, true, true, 1, deadline, e));
-    for (size_t i = 0; i < t->run.run->span_count; i++) t->run.references[i] = trainer_span_loss(t->trainer, i);
+    const data_run *run = t->run.run;
+    bool            known = true;
+    for (size_t i = 0; i < run->span_count; i++)
+        known = known && !isnan(*training_memo_reference(&t->memo, &run->spans[i]));
+    if (!known) {
+        TRY(run_compute(t, true, true, 1, deadline, e));
+        t->memo.measured++;
+        t->work_done += (double)run->count;
+    }
+    for (size_t i = 0; i < run->span_count && !known; i++) {
+        double *reference = training_memo_reference(&t->memo, &run->spans[i]);
+        if (isnan(*reference)) *reference = trainer_span_loss(t->trainer, i);
+    }
     t->run.stage = RUN_POLICY;
     return GM_OK;
 }
@@ -188,8 +163,10 @@ static gm_status run_policy(gm_training *t, double deadline, error *e) {
     const double  beta = t->settings.o.beta;
     TRY(run_compute(t, true, false, 1, deadline, e));
     for (size_t i = 0; i + 1 < r->run->span_count; i += 2) {
-        const double chosen = r->references[i] - trainer_span_loss(t->trainer, i);
-        const double rejected = r->references[i + 1] - trainer_span_loss(t->trainer, i + 1);
+        const data_span *spans = r->run->spans;
+        const double     chosen = *training_memo_reference(&t->memo, &spans[i]) - trainer_span_loss(t->trainer, i);
+        const double     rejected =
+            *training_memo_reference(&t->memo, &spans[i + 1]) - trainer_span_loss(t->trainer, i + 1);
         const double z = beta * (chosen - rejected);
         const double pull = beta / (1 + exp(z));
         r->sum->loss += z > 0 ? log1p(exp(-z)) : log1p(exp(z)) - z;
@@ -218,8 +195,7 @@ gm_status training_run_work(gm_training *t, double deadline, error *e) {
     while (r->stage != RUN_OVER) {
         switch (r->stage) {
         case RUN_READS: TRY(run_prepare(t, e)); break;
-        case RUN_SEES:
-        case RUN_HEARS: TRY(run_encode(t, e)); break;
+        case RUN_ENCODES: TRY(run_encode(t, deadline, e)); break;
         case RUN_REFERENCE: TRY(run_reference(t, deadline, e)); break;
         case RUN_POLICY: TRY(run_policy(t, deadline, e)); break;
         default: TRY(run_learn(t, deadline, e)); break;
