@@ -316,7 +316,7 @@ typedef struct {
 
 typedef enum {
     GM_TRAINING_DATA = 0,  /* the examples are read: gm_training_get_data */
-    GM_TRAINING_START = 1, /* the first batch of a training is computed: seconds_left and memory are known */
+    GM_TRAINING_START = 1, /* the device was measured, and nothing is learned yet: seconds_left and memory are known */
     GM_TRAINING_STEP = 2,
     GM_TRAINING_EVALUATION = 3,
     GM_TRAINING_KEPT = 4, /* the state after `step` can be saved */

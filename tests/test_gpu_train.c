@@ -223,6 +223,16 @@ static void test_gpu_train_refusals(void) {
     CHECK(a && trainer_new(gpu, &(trainer_options){ .adapter = a, .tokens = 512, .memory = 1 << 20 }, &t, &e) ==
                    GM_NO_MEMORY);
     CHECK_MESSAGE(strstr(e.why, "training on 512 tokens at a time needs"), "%s", e.why);
+    gm_engine_close(gpu);
+
+    TEST("weights in main memory");
+    const gm_engine_options limited = { .model = dense_model(GM_BACKEND_GPU),
+                                        .backend = GM_BACKEND_GPU,
+                                        .gpu_memory = 2600000 };
+    gpu = open_engine(&limited);
+    e = (error){ 0 };
+    CHECK(a && gpu && trainer_new(gpu, &(trainer_options){ .adapter = a, .tokens = 40 }, &t, &e) == GM_UNSUPPORTED);
+    CHECK_MESSAGE(strstr(e.why, "a limit of 2.6 MB leaves 0.") && strstr(e.why, "--backend cpu"), "%s", e.why);
     adapter_free(a);
     gm_engine_close(gpu);
 }

@@ -39,7 +39,7 @@ static const option result_options[] = {
     COUNT_OPTION(train_values, checkpoint_every, "checkpoint-every", 0, "N", 1, 1e9,
                  "write a checkpoint every N steps; default 50"),
     FLAG_OPTION(train_values, estimate, "estimate", 0,
-                "compute one batch, print what the training would take, and write nothing"),
+                "measure this device, print what memory and time the training would take, and write nothing"),
     FLAG_OPTION(train_values, json, "json", 0,
                 "print a JSON object per line: data, start, step, evaluation, kept, end"),
     FLAG_OPTION(train_values, quiet, "quiet", 0, "print only the result"),

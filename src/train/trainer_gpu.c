@@ -49,7 +49,21 @@ static gm_status gpu_open_kv(trainer *t, error *e) {
     return GM_OK;
 }
 
+/* Weights that a limit leaves in main memory would be uploaded twice for each run: that is slower than the CPU. */
+static gm_status gpu_need_all(const trainer *t, error *e) {
+    const gpu_budget *b = t->engine->gpu.budget;
+    uint64_t          outside = 0;
+    for (size_t i = 0; b && i < BUDGET_KINDS; i++) outside += b->outside[i];
+    if (!outside) return GM_OK;
+    return fail(e, GM_UNSUPPORTED,
+                "training needs all weights on the GPU, but a limit of %.1f MB leaves %.1f MB of them in main memory. "
+                "Allow at least %.1f MB and room for activations (--gpu-memory), or train on the CPU (--backend cpu)",
+                (double)b->options.limit / 1e6, (double)outside / 1e6,
+                (double)(b->everything + t->parameters.bytes) / 1e6);
+}
+
 static gm_status gpu_measure(trainer *t, uint64_t *bytes, error *e) {
+    TRY(gpu_need_all(t, e));
     TRY(gpu_describe_kv(t, e));
     return gpu_plan_measure(&t->engine->gpu, &t->graphs.body, t->tokens, 1, t->gpu.kv, bytes, e);
 }
@@ -73,9 +87,6 @@ static const graph *gpu_graph(const trainer *t, size_t i) {
 static gm_status gpu_plan_all(trainer *t, error *e) {
     trainer_gpu *g = &t->gpu;
     gpu_backend *b = &t->engine->gpu;
-    if (gpu_backend_needs_host(b))
-        return fail(e, GM_UNSUPPORTED,
-                    "training needs all weights on the GPU, and the limit of its memory leaves some in main memory");
     TRY(gpu_describe_kv(t, e));
     TRY(gpu_open_kv(t, e));
     for (; g->listed < 3; g->listed++) TRY(gpu_backend_reserve(b, gpu_graph(t, g->listed), e));

@@ -80,6 +80,7 @@ void gm_training_free(gm_training *t) {
     engine_enter(t->engine);
     training_free_runs(t);
     train_check_free(t->check);
+    training_probe_end(&t->probe);
     trainer_free(t->trainer);
     engine_leave(t->engine);
     adapter_free(t->adapter);
@@ -208,7 +209,7 @@ static gm_status stage_open(gm_training *t, error *e) {
                                   .rate_of_b = (float)o->lora_plus };
     TRY(trainer_new(t->engine, &how, &t->trainer, e));
     t->event.memory = trainer_bytes(t->trainer);
-    t->stage = STAGE_NEXT;
+    t->stage = STAGE_PROBE;
     if (!t->checkpoint.length) return GM_OK;
     TRY(training_restore(t, e));
     buffer_free(&t->checkpoint);
@@ -222,7 +223,14 @@ static gm_status stage_restore(gm_training *t, double deadline, error *e) {
     t->event.step = t->event.kept_step = t->step;
     if (t->step) t->event.loss = (double)t->losses[t->step - 1];
     if (t->eval_count) t->event.eval_loss = (double)t->eval_losses[t->eval_count - 1];
+    t->stage = STAGE_PROBE;
+    return GM_OK;
+}
+
+static gm_status stage_probe(gm_training *t, double deadline, error *e) {
+    TRY(training_probe_work(t, deadline, e));
     t->stage = STAGE_NEXT;
+    training_tell(t, GM_TRAINING_START);
     return GM_OK;
 }
 
@@ -298,7 +306,7 @@ static double work_of_token(const gm_training *t, bool learns) {
     return learns ? (t->settings.pairs ? 4 : 3) : 1; /* pairs are measured first */
 }
 
-/* By the work that is left, and the time that work took so far. */
+/* By the work that is left, and the time that work took so far, or a short run before it. */
 static void training_predict(gm_training *t) {
     const double   steps = (double)(t->steps - t->step) / (double)t->order.steps;
     const uint64_t every = t->settings.o.eval_every ? t->settings.o.eval_every : t->order.steps;
@@ -306,7 +314,8 @@ static void training_predict(gm_training *t) {
     const double   left = steps * t->train_tokens * work_of_token(t, true) +
                         evaluations * t->eval_tokens * work_of_token(t, false) +
                         training_memo_unknown(&t->memo, t->data);
-    if (t->work_done > 0) t->event.seconds_left = left / (double)t->shares.parts * t->work_seconds / t->work_done;
+    const double of_work = t->work_done > 0 ? t->work_seconds / t->work_done : t->probe_seconds / 3;
+    if (of_work > 0) t->event.seconds_left = left / (double)t->shares.parts * of_work;
 }
 
 static bool keep_is_due(const gm_training *t) {
@@ -364,8 +373,6 @@ static gm_status stage_run(gm_training *t, double deadline, error *e) {
     t->work_done += (double)tokens * work_of_token(t, true);
     t->event.tokens += tokens;
     data_run_free(&t->read[t->at++]);
-    if (!t->started) training_tell(t, GM_TRAINING_START);
-    t->started = true;
     return GM_OK;
 }
 
@@ -462,7 +469,7 @@ static gm_status stage_last(gm_training *t, double deadline, error *e) {
 
 /* What is under way is given up, but neither an update nor what follows from an evaluation. */
 static void training_give_up(gm_training *t) {
-    if (t->stage <= STAGE_OPEN || t->stage == STAGE_RESTORE) {
+    if (t->stage <= STAGE_PROBE) {
         t->event.end = GM_TRAINING_STOPPED;
         t->stage = STAGE_OVER;
         return;
@@ -479,6 +486,7 @@ static gm_status training_work(gm_training *t, double deadline, error *e) {
     case STAGE_CHECK: return stage_check(t, deadline, e);
     case STAGE_OPEN: return stage_open(t, e);
     case STAGE_RESTORE: return stage_restore(t, deadline, e);
+    case STAGE_PROBE: return stage_probe(t, deadline, e);
     case STAGE_NEXT: return stage_decide(t, e);
     case STAGE_READ: return stage_read(t, e);
     case STAGE_RUN: return stage_run(t, deadline, e);
@@ -539,66 +547,4 @@ gm_status gm_training_next(gm_training *t, gm_training_event *event, char *why, 
     t->returned = clock_seconds();
     *event = t->event;
     return e.status ? error_report(&e, why, why_size) : status;
-}
-
-/* ---- what is known ---- */
-
-gm_status gm_training_get_data(const gm_training *t, gm_training_data *out, char *why, size_t why_size) {
-    error e = { 0 };
-    *out = (gm_training_data){ .form = "" };
-    if (t->stage == STAGE_SCAN) {
-        fail(&e, GM_BUSY, "the examples are not read yet");
-        return error_report(&e, why, why_size);
-    }
-    const data_stats *s = dataset_stats(t->data);
-    *out = (gm_training_data){ .form = dataset_describe(t->data),
-                               .records = s->records,
-                               .examples = s->examples,
-                               .evaluation = t->eval.order.count,
-                               .tokens = s->tokens,
-                               .counted = s->counted,
-                               .shortest = s->shortest,
-                               .longest = s->longest,
-                               .truncated = s->truncated,
-                               .left_out = s->left_out,
-                               .duplicates = s->duplicates,
-                               .media = s->media };
-    _Static_assert(sizeof out->histogram == sizeof s->histogram, "the API shows the histogram as it is");
-    memcpy(out->histogram, s->histogram, sizeof out->histogram);
-    return GM_OK;
-}
-
-const char *gm_training_problem(const gm_training *t, size_t index) { return dataset_problem(t->data, index); }
-
-gm_status gm_training_preview(gm_training *t, size_t index, const char *on, const char *off, char **text, char *why,
-                              size_t why_size) {
-    error        e = { 0 };
-    data_example x;
-    buffer       out = { 0 };
-    *text = NULL;
-    if (t->stage == STAGE_SCAN) fail(&e, GM_BUSY, "the examples are not read yet");
-    else if (index >= dataset_count(t->data))
-        fail(&e, GM_NOT_FOUND, "there are %zu examples; number %zu was asked for", dataset_count(t->data), index);
-    else if (!dataset_example(t->data, index, &x, &e)) {
-        for (size_t i = 0; i < x.sequences; i++) {
-            if (i) buffer_text(&out, "\n\n");
-            data_preview(t->engine->words, &x.sequence[i], on, off, &out);
-        }
-        data_example_free(&x);
-        if (out.failed) fail_memory(&e, "the preview", out.length);
-    }
-    if (e.status) buffer_free(&out);
-    else *text = out.data;
-    return error_report(&e, why, why_size);
-}
-
-size_t gm_training_losses(const gm_training *t, const float **losses) {
-    *losses = t->losses;
-    return (size_t)t->step;
-}
-
-size_t gm_training_evaluations(const gm_training *t, const float **losses, const uint64_t **steps) {
-    *losses = t->eval_losses;
-    *steps = t->eval_steps;
-    return t->eval_count;
 }

@@ -4,6 +4,8 @@
  *     training_settings.c  what the options mean
  *     training_order.c     which examples a run and a step have
  *     training_run.c       one run: its soft tokens, the model's losses, and what is learned from them
+ *     training_known.c     what is known of its examples and losses
+ *     training_probe.c     how long it will take
  *     training_memo.c      what is computed once for all epochs
  *     training_keep.c      the state that is kept, adapters and checkpoints made of it */
 
@@ -114,6 +116,7 @@ typedef enum {
     STAGE_CHECK,   /* whether the GPU trains right */
     STAGE_OPEN,    /* makes adapter and trainer */
     STAGE_RESTORE, /* writes the checkpoint's state to the trainer */
+    STAGE_PROBE,   /* measures the device */
     STAGE_NEXT,    /* decides: a step, an evaluation, or the end */
     STAGE_READ,    /* reads the examples of a step */
     STAGE_RUN,     /* computes them, run by run */
@@ -125,6 +128,16 @@ typedef enum {
     STAGE_LAST, /* keeps the state at the end */
     STAGE_OVER,
 } training_stage;
+
+/* A short run that tells how fast the device is. */
+typedef struct {
+    int32_t   *ids;
+    float     *weights;
+    size_t     tokens, runs;
+    train_span span;
+    bool       begun;
+    double     since;
+} training_probe;
 
 /* A state of the trainer, and what else belongs to it. */
 typedef struct {
@@ -174,7 +187,9 @@ struct gm_training {
     uint32_t       worse;
 
     gm_training_event event;
-    bool              news, started;
+    bool              news;
+    training_probe    probe;
+    double            probe_seconds;             /* to learn from a token of completions */
     double            returned;                  /* when the last call did */
     double            step_seconds;              /* spent on this step so far */
     double            work_done, work_seconds;   /* in tokens that are only measured */
@@ -189,6 +204,11 @@ void training_share(gm_training *t, const training_shares *shares);
 void      training_run_start(gm_training *t, data_run *run, bool learns, double share, uint64_t draw);
 gm_status training_run_work(gm_training *t, double deadline, error *e); /* GM_AGAIN; afterwards t->sum has it */
 void      training_run_end(gm_training *t);
+
+/* ---- training_probe.c ---- */
+
+gm_status training_probe_work(gm_training *t, double deadline, error *e); /* sets t->probe_seconds */
+void      training_probe_end(training_probe *p);
 
 /* ---- training_keep.c ---- */
 

@@ -38,7 +38,7 @@ export interface TeachState {
     /** Bad lines. */
     problems: string[];
     preview: { index: number; shown: DataPreview } | null;
-    /** Seconds and bytes of a training, from its first batch; null: not known. */
+    /** Seconds and bytes of a training, from short runs; null: not known. */
     estimate: { seconds: number; memory: number } | 'asking' | null;
     phase: TeachPhase;
     state: TrainingState | null;
@@ -210,7 +210,7 @@ export async function showExample(index: number): Promise<void> {
     if (shown && there === dataset) teach.set({ preview: { index, shown } });
 }
 
-/** Computes the first batch of a training, which tells its time and memory. */
+/** Begins a training, which measures the device: its time and memory. */
 export async function estimate(signal?: AbortSignal): Promise<void> {
     const source = sourceNow();
     if (!source || teach.get().estimate === 'asking' || isBusy(teach.get().phase)) return;

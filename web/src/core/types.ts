@@ -470,7 +470,7 @@ export interface TrainingState {
     keptStep: number;
 }
 
-/** data: the examples are read. start: the first batch is computed, so memory and time are known. kept: the state after this step can be
+/** data: the examples are read. start: the device was measured, so memory and time are known. kept: the state after this step can be
  * saved. */
 export type CoreTrainingEvent = TrainingState & { kind: 'data' | 'start' | 'step' | 'evaluation' | 'kept' };
 
