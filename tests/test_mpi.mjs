@@ -54,7 +54,7 @@ function trains() {
 
 // mpirun is told to end when a step is done; another number of processes goes on.
 async function goesOn() {
-    const data = file("more.jsonl", examples), settings = ["--batch", "2", "--epochs", "12", "--checkpoint-every", "1"];
+    const data = file("more.jsonl", examples), settings = ["--batch", "2", "--epochs", "60", "--checkpoint-every", "1"];
     const whole = run(teach(data, "whole", "--accumulate", "2", ...settings));
     equals(whole.status, 0, `a whole training: ${whole.stderr}`);
     const child = spawn("mpirun", [...launch, "-np", "2", program, ...teach(data, "torn", ...settings)], {env: clean});
