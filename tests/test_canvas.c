@@ -148,6 +148,11 @@ static void test_bad_canvases(void) {
     CHECK(!canvas_text_read(engine->words, str_of("[[[[]]"), 100, &starts, &count, &e) && count);
     CHECK(count && starts[0].pinned && starts[0].id != CANVAS_HOLE);
     free(starts);
+    TEST("a bracket before a hole");
+    CHECK_MESSAGE(!canvas_text_read(engine->words, str_of("[[[[]][[[2]]]"), 100, &starts, &count, &e), "%s", e.why);
+    CHECK(count >= 4 && starts[count - 4].pinned && starts[count - 3].id == CANVAS_HOLE);
+    CHECK(count >= 4 && starts[count - 2].id == CANVAS_HOLE && starts[count - 1].pinned);
+    free(starts);
 }
 
 static void test_stop_and_cancel(void) {

@@ -91,7 +91,9 @@ gm_status canvas_text_read(const tokenizer *t, str text, size_t most, canvas_sta
     canvas_reader r = { .words = t, .text = text, .most = most, .e = e };
     gm_status     status = GM_OK;
     while (r.at < text.length && !status) {
-        if (canvas_begins(&r, r.at, "[[")) status = canvas_read_bracket(&r);
+        /* Of three brackets that are no [[[[]], the first is text: "[[[12]]" is "[" and a hole. */
+        const bool text_first = canvas_begins(&r, r.at, "[[[") && !canvas_begins(&r, r.at, "[[[[]]");
+        if (!text_first && canvas_begins(&r, r.at, "[[")) status = canvas_read_bracket(&r);
         else buffer_append(&r.pinned, text.data + r.at++, 1);
     }
     if (!status) status = canvas_flush(&r);

@@ -3,7 +3,7 @@
  *   text          stays as it is
  *   [[12]]        a hole of 12 tokens, which the model fills
  *   [[=text]]     text to start from, which the model may change
- *   [[[[]]        the two characters [[
+ *   [[[[]]        the two characters [[; a single [ stands for itself, also right before a hole
  *
  * A hole is filled with exactly as many tokens as it says. Behind the last of all this the model writes on. */
 
