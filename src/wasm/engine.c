@@ -131,7 +131,7 @@ EXPORT(gmw_load_fit) gm_status gmw_load_fit(wasm_context *c, const engine_load *
     wasm_text(out, "why", fit.why);
     wasm_key(out, "name");
     json_write_string(out, name);
-    wasm_text(out, "architecture", "gemma4");
+    wasm_text(out, "architecture", fit.config.canvas.length ? "diffusion-gemma" : "gemma4");
     wasm_number(out, "layers", fit.config.layers);
     wasm_number(out, "parameters", (double)fit.parameters);
     wasm_number(out, "fileBytes", (double)gguf_file_bytes(fit.file));
