@@ -2,13 +2,14 @@
 // all tabs together. A message is stored once the model is there and says that it fits; until then it is shown from memory alone.
 
 import { whyUnusable } from './adapters.ts';
+import { around, dropFrames, frameOf, keepFrame, withHole, type Gap } from './canvas.ts';
 import { announce, change, chat, find, lockOf, newId, onOthers, refresh, report, show, store, tell, watch, type Job, type Writing } from './chat.ts';
 import { fitPrompt, whyTooLong } from './context.ts';
 import { adapterWords, addRound, messagesOf, newConversation, path, put, withMessage } from './conversation.ts';
 import type { AdapterUse, Answer, Attachment, Conversation, Head, ModelMessage, Node, Question, Step } from './conversation.ts';
 import { readConversation, writeConversation } from './database.ts';
 import { hold, putBack, release } from './drafts.ts';
-import { isAbort, isContextFull, messageOf, type ChatSession, type LoadedModel, type Piece, type ReplyOptions, type ReplyStats } from './engine.ts';
+import { isAbort, isContextFull, isDiffusion, messageOf, type ChatSession, type LoadedModel, type Piece, type ReplyOptions, type ReplyStats } from './engine.ts';
 import { LiveSpeed } from './format.ts';
 import { attachmentsOf, tokensOf, whyUnreadable, withParts } from './media.ts';
 import { model, onUnload, withoutFiles, whenReady } from './models.ts';
@@ -37,6 +38,12 @@ export function edit(conversation: string, question: string, content: string): v
 export function regenerate(conversation: string, answer: string): void {
     const question = find(conversation)?.nodes[answer]?.parent;
     if (question) submit({ id: newId(), conversation, place: conversation, content: null, attachments: [], question });
+}
+
+/** Writes a part of an answer's text anew, which takes a diffusion model; the rest stays. The result is a branch beside the answer. */
+export function rewrite(conversation: string, answer: string, gap: Gap): void {
+    const question = find(conversation)?.nodes[answer]?.parent;
+    if (question) submit({ id: newId(), conversation, place: conversation, content: null, attachments: [], question, rewrite: { answer, gap } });
 }
 
 function submit(job: Job): void {
@@ -148,10 +155,14 @@ async function answerJob(job: Job, answer: AnswerWriter, signal: AbortSignal): P
         const session = await sessionFor(loaded, job.conversation, answer.shown, answer.adapters);
         const problem = whyUnreadable(attachmentsOf(answer.shown), loaded) || (await lengthProblem(loaded, session, answer));
         if (problem) return refuse(job, problem, answer);
-        await answer.store();
-        await writeAnswer(loaded, session, answer, signal);
+        if (job.rewrite) await rewriteAnswer(loaded, session, answer, job.rewrite.gap, signal);
+        else {
+            await answer.store();
+            await writeAnswer(loaded, session, answer, signal);
+        }
         void keepSoon(session, answer.node.id);
     } catch (error) {
+        if (job.rewrite) return abandon(answer, signal.aborted || isAbort(error) ? '' : messageOf(error).message);
         if (answer.stored === 'no' && !signal.aborted && model.get().phase === 'none') return refuse(job, NO_MODEL, answer);
         if (answer.stored === 'no') await answer.store();
         if (signal.aborted || isAbort(error)) await answer.end('cancelled');
@@ -173,10 +184,34 @@ function refuse(job: Job, why: string, answer?: AnswerWriter): void {
     announce(why);
 }
 
+// What was rewritten so far is not worth keeping: the answer is shown as it was.
+function abandon(answer: AnswerWriter, why: string): void {
+    answer.discard();
+    if (why !== '') report(`The answer was not rewritten. ${why}`);
+    else announce(ENDINGS.cancelled);
+}
+
+async function rewriteAnswer(loaded: LoadedModel, session: ChatSession, answer: AnswerWriter, gap: Gap, signal: AbortSignal): Promise<void> {
+    if (!isDiffusion(loaded)) throw new Error('This takes a diffusion model.');
+    const { origin } = answer, text = origin!.steps.at(-1)!.content, { before, after } = around(text, gap);
+    const sizes = await Promise.all([before, after].map(async (part) => (await loaded.tokenize(part)).length));
+    const earlier = messagesOf([{ ...answer.node, steps: answer.node.steps.slice(0, -1) }], '');
+    // Without thoughts: the given text is the answer from its first token on.
+    const options = { ...replyOptions(loaded, signal), think: false, canvas: withHole(text, gap), maxTokens: sizes[0]! + gap.tokens + sizes[1]! };
+    const stats = await oneStep(session, [...(await promptOf(loaded, session, answer)), ...earlier], options, answer);
+    if (stats.finish === 'cancelled') throw new DOMException('stopped', 'AbortError');
+    const written = answer.node.steps.at(-1)!.content;
+    if (written.length < before.length + after.length || !written.startsWith(before) || !written.endsWith(after)) {
+        throw new Error('The model wrote a control token into the gap. Try again.');
+    }
+    answer.count(loaded, stats);
+    await answer.end(origin!.finish === 'error' ? 'stop' : origin!.finish);
+}
+
 async function writeAnswer(loaded: LoadedModel, session: ChatSession, answer: AnswerWriter, signal: AbortSignal): Promise<void> {
     let messages = await promptOf(loaded, session, answer);
     const write = async (): Promise<ReplyStats> => {
-        const stats = await oneStep(session, messages, replyOptions(signal), answer);
+        const stats = await oneStep(session, messages, replyOptions(loaded, signal), answer);
         answer.count(loaded, stats);
         return stats;
     };
@@ -200,13 +235,14 @@ async function oneStep(session: ChatSession, messages: ModelMessage[], options: 
     }
 }
 
-function replyOptions(signal: AbortSignal): ReplyOptions {
+function replyOptions(loaded: LoadedModel, signal: AbortSignal): ReplyOptions {
     const { sampling, maxTokens } = settings.get();
     const set = Object.fromEntries(Object.entries(sampling).filter(([, value]) => value !== null));
     return {
         sampling: { ...set, seed: sampling.seed ?? crypto.getRandomValues(new Uint32Array(1))[0]! }, signal,
         ...promptOptions(),
         ...(maxTokens > 0 && { maxTokens }),
+        ...(isDiffusion(loaded) && { wantCanvas: true }),
     };
 }
 
@@ -256,6 +292,8 @@ class AnswerWriter {
     conversation: Conversation;
     /** no: it is in memory alone. kept: it is in the database. failed: the database did not take it. */
     stored: 'no' | 'kept' | 'failed' = 'no';
+    /** The answer of which a part is written anew. It is not stored before its end. */
+    readonly origin: Answer | null;
     private question: Question | null = null;
     private readonly job: Job;
     private before: Conversation | undefined;
@@ -272,15 +310,18 @@ class AnswerWriter {
         this.before = before;
         this.fresh = { ...newConversation(job.conversation, Date.now()), ...(settings.get().adapters.length > 0 && { adapters: settings.get().adapters }) };
         this.conversation = before ?? this.fresh;
-        this.node = { id: newId(), parent: '', created: Date.now(), role: 'assistant', steps: [newStep()], finish: 'writing' };
-        this.writing = { conversation: job.conversation, phase: 'waiting', prompt: null, speed: 0 };
+        const origin = job.rewrite && before?.nodes[job.rewrite.answer];
+        this.origin = origin?.role === 'assistant' ? origin : null;
+        const steps = this.origin ? [...this.origin.steps.slice(0, -1), { ...this.origin.steps.at(-1)!, content: '' }] : [newStep()];
+        this.node = { id: newId(), parent: '', created: Date.now(), role: 'assistant', steps, finish: 'writing' };
+        this.writing = { conversation: job.conversation, phase: 'waiting', prompt: null, speed: 0, canvas: null };
     }
 
     /** Shows question and answer at their place in the conversation, in memory. False: the question that they belong to is gone. */
     begin(base: Conversation = this.conversation): boolean {
         const { content, question } = this.job;
         const beside = question === null ? undefined : base.nodes[question];
-        if (question !== null && !beside) return false;
+        if ((question !== null && !beside) || (this.job.rewrite && !this.origin)) return false;
         if (content !== null) {
             const parent = beside ? beside.parent : (path(base).at(-1)?.id ?? null);
             const { attachments } = this.job;
@@ -326,6 +367,8 @@ class AnswerWriter {
     /** Takes question and answer away again: they are stored nowhere. */
     discard(): void {
         const { id } = this.conversation, { current } = chat.get();
+        if (this.frame !== 0) cancelAnimationFrame(this.frame);
+        dropFrames(this.node.id);
         chat.set({ writing: null });
         show(id, this.before);
         if (!this.before && current === id && route.get().page === 'chat') go(chatHref(null));
@@ -345,14 +388,19 @@ class AnswerWriter {
         if (piece.kind === 'progress') {
             this.speed.endRound();
             this.draw({ phase: 'prompt', prompt: { done: piece.done, total: piece.total, ...(piece.media && { media: piece.media }) } });
+        } else if (piece.kind === 'canvas') {
+            const canvas = frameOf(piece.canvas, this.node.steps.length - 1, step.content.length);
+            keepFrame(this.node.id, canvas);
+            this.speed.add(now / 1000, 0);
+            this.draw({ phase: 'answer', canvas });
         } else {
-            this.speed.add(now / 1000);
+            this.speed.add(now / 1000, this.writing.canvas?.texts.length);
             if (piece.kind === 'tool_call') this.replaceStep({ ...step, calls: [...step.calls, { id: newId(), name: piece.name, arguments: piece.arguments }] });
             else if (piece.kind === 'thinking') this.replaceStep({ ...step, thinking: step.thinking + piece.text });
             else this.replaceStep({ ...step, content: step.content + piece.text });
-            this.draw({ phase: 'answer', speed: this.speed.perSecond });
+            this.draw({ phase: 'answer', speed: this.speed.perSecond, canvas: null });
         }
-        if (now - this.storedAt > STORE_EVERY) {
+        if (now - this.storedAt > STORE_EVERY && this.stored !== 'no') {
             this.storedAt = now;
             void writeConversation(this.conversation.id, [this.node], (head) => head).catch(() => undefined);
         }

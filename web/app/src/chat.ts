@@ -3,6 +3,7 @@
 // A tab that answers in a conversation holds the conversation's Web Lock until the answer is stored. The others see the answer grow by
 // messages, and wait for the lock to learn that it has ended, however it did: a tab that is closed lets go of its locks, too.
 
+import type { Frame, Gap } from './canvas.ts';
 import { choose, exportFile, headOf, importFile, stopAnswers, type AdapterUse, type Answer, type Attachment, type Conversation, type Head, type Node } from './conversation.ts';
 import { eraseConversation, readConversation, readConversations, writeConversation } from './database.ts';
 import { attachedTo, dropDraft } from './drafts.ts';
@@ -22,6 +23,8 @@ export interface Writing {
     prompt: { done: number; total: number; media?: { done: number; total: number } } | null;
     /** Tokens a second so far; 0 before the second word. */
     speed: number;
+    /** A diffusion model's canvas after its last step; null between blocks. */
+    canvas: Frame | null;
 }
 
 /** Something to answer, while it waits for its turn. */
@@ -35,6 +38,8 @@ export interface Job {
     attachments: Attachment[];
     /** The question that is edited or answered again; null: the message goes to the end. */
     question: string | null;
+    /** A part of an answer to the question that is written anew. */
+    rewrite?: { answer: string; gap: Gap };
 }
 
 /** A message that was not sent, and why. */

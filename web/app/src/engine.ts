@@ -3,7 +3,7 @@
 import { AdapterStore, Gemmule, GemmuleError, ModelCache, OllamaFolder, TrainingStore } from '../../src/api/index.ts';
 import type { Adapter, Dataset, Engine, Session, Source, Training } from '../../src/api/index.ts';
 import type {
-    AdapterForm, AdapterReport, AdapterSource, Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, KeptAdapter, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
+    AdapterForm, AdapterReport, AdapterSource, Backend, CacheEntry, Canvas, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, KeptAdapter, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
     DatasetOptions, DataPreview, DataReport, DataSource, KeptTraining, ReplyStats, Sampling, SessionOptions, TrainingEvent, TrainingOptions, TrainingResult, TrainingSettings, TrainingState,
 } from '../../src/api/index.ts';
 import {
@@ -22,8 +22,11 @@ export { folderOfDrop };
 export { TrainingStore };
 export type { Dataset, DataPreview, DataReport, DataSource, KeptTraining, Training, TrainingEvent, TrainingOptions, TrainingResult, TrainingSettings, TrainingState };
 export type { AdapterForm, AdapterReport, AdapterSource, Folder, KeptAdapter };
-export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, Message, MicrophoneOptions, PictureBudget, ReplyOptions, ReplyStats, Samples, VideoFrameInput };
+export type { Canvas, DeviceEvent, DeviceInfo, EngineStats, FitReport, Message, MicrophoneOptions, PictureBudget, ReplyOptions, ReplyStats, Samples, VideoFrameInput };
 export type Piece = ReplyPiece;
+
+/** Whether the model writes by denoising a canvas. */
+export const isDiffusion = (loaded: LoadedModel | null): boolean => loaded?.info.architecture === 'diffusion-gemma';
 
 // ---- engines ------------------------------------------------------------------------------------------------------------------
 
@@ -348,7 +351,7 @@ function folderProblem(model: OllamaModel): string {
     return notOurs(model.family);
 }
 
-const notOurs = (family: string | null | undefined): string => (family && !/^gemma4/.test(family) ? `This is a ${family} model; gemmule runs Gemma 4.` : '');
+const notOurs = (family: string | null | undefined): string => (family && !/^(?:gemma4|diffusion-?gemma)/.test(family) ? `This is a ${family} model; gemmule runs Gemma 4.` : '');
 const describe = (bytes: number, ...words: (string | null | undefined)[]): string => [...words.filter((word) => word), formatBytes(bytes)].join(' · ');
 
 /** The models of `gemmule serve`, if it serves this page; none elsewhere. */

@@ -99,10 +99,12 @@ export class LiveSpeed {
     private first = 0;
     private last = 0;
     private pieces = 0;
+    private since = 0; // tokens since the first piece
 
-    /** A piece came, about one token, at a time in seconds. */
-    add(at: number): void {
+    /** A piece came, about one token, at a time in seconds. A step of a canvas brings none, and the end of its block all of them. */
+    add(at: number, tokens = 1): void {
         if (this.pieces++ === 0) this.first = at;
+        else this.since += tokens;
         this.last = at;
     }
 
@@ -110,13 +112,12 @@ export class LiveSpeed {
     endRound(tokens = 0, seconds = 0): void {
         this.tokens += tokens;
         this.seconds += seconds;
-        this.pieces = 0;
+        this.pieces = this.since = 0;
     }
 
     /** 0 until a quarter of a second was measured: pieces may come several at once. */
     get perSecond(): number {
-        const current = this.pieces > 1 ? { tokens: this.pieces - 1, seconds: this.last - this.first } : { tokens: 0, seconds: 0 };
-        const seconds = this.seconds + current.seconds;
-        return seconds >= 0.25 ? (this.tokens + current.tokens) / seconds : 0;
+        const seconds = this.seconds + (this.pieces > 1 ? this.last - this.first : 0);
+        return seconds >= 0.25 ? (this.tokens + this.since) / seconds : 0;
     }
 }

@@ -11,6 +11,7 @@ import { applyTheme, settings } from './settings.ts';
 import './style/base.css';
 import './style/layout.css';
 import './style/chat.css';
+import './style/canvas.css';
 import './style/pages.css';
 import './style/teach.css';
 

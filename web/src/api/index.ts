@@ -49,7 +49,7 @@ export type { OllamaAdapter, OllamaModel } from '../sources/ollama.ts';
 export type { Folder } from '../sources/folder.ts';
 export type { CacheMode, DeviceEvent, Progress, ReplyPiece, TokenLogprobText, TrainingEvent } from '../worker/protocol.ts';
 export type {
-    AdapterForm, AdapterInfo, AdapterReport, Backend, DataOptions, DataPreview, DataProgress, DataReport, DeviceInfo, EngineInfo,
+    AdapterForm, AdapterInfo, AdapterReport, Backend, Canvas, DataOptions, DataPreview, DataProgress, DataReport, DeviceInfo, EngineInfo,
     EngineStats, FitReport, KeyValueType, Message, Part, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
     ToolCall, TrainingEnd, TrainingHistory, TrainingSettings, TrainingState,
 } from '../core/types.ts';

@@ -4,11 +4,11 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, afterEach, before, describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
+import { seriousFindings } from '../../app/tests/axe.ts';
 import { breaksOff, fakeOllama, MODEL, startSite, Visit } from '../../app/tests/site.ts';
 import type { ServerOptions, TestServer } from './server.ts';
 
 const XSS = JSON.parse(readFileSync('web/app/tests/xss.json', 'utf8')) as string[];
-const AXE = readFileSync('web/node_modules/axe-core/axe.min.js', 'utf8');
 const PAGES = ['', 'models', 'teach', 'benchmark', 'settings', 'about'];
 
 const ready = (page: Page): Promise<unknown> => page.waitForSelector('.chip-ready');
@@ -44,20 +44,6 @@ function snapshots(page: Page, conversation: string): Promise<string[]> {
             request.result.close();
         };
     }), conversation);
-}
-
-interface Axe {
-    run(context: Document, options: object): Promise<{ violations: { id: string; impact: string; nodes: { html: string; failureSummary: string }[] }[] }>;
-}
-
-async function seriousFindings(page: Page): Promise<string[]> {
-    await page.evaluate(AXE);
-    return page.evaluate(async () => {
-        const { axe } = globalThis as unknown as { axe: Axe };
-        const { violations } = await axe.run(document, { resultTypes: ['violations'] });
-        return violations.filter(({ impact }) => impact === 'serious' || impact === 'critical')
-            .map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join('; ')}`);
-    });
 }
 
 /** A file with one conversation: `answers` behind questions, and a title. */

@@ -157,7 +157,7 @@ function Queue({ place }: { place: string }): JSX.Element | null {
         <ul class="queue" aria-label="Waiting to be sent">
             {waiting.map((job) => (
                 <li key={job.id}>
-                    <span class="queue-text" dir="auto">{job.content === null ? 'Another answer' : job.content || inWords(job.attachments)}</span>
+                    <span class="queue-text" dir="auto">{job.rewrite ? 'A part to rewrite' : job.content === null ? 'Another answer' : job.content || inWords(job.attachments)}</span>
                     <span class="quiet">Queued</span>
                     <button type="button" class="icon-button" aria-label="Do not send" title={job.content === null ? 'Remove' : 'Back to the draft'}
                         onClick={() => takeBack(job)}>

@@ -3,6 +3,7 @@
 import type { JSX } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { edit, regenerate } from '../answering.ts';
+import { framesOf, type Frame } from '../canvas.ts';
 import { chat, showBranch, type Refusal, type Writing } from '../chat.ts';
 import { answerText, type Answer, type Question, type Step, type ToolUse } from '../conversation.ts';
 import { formatSeconds, formatSpeed } from '../format.ts';
@@ -16,8 +17,10 @@ import { settings } from '../settings.ts';
 import { useStore } from '../store.ts';
 import { MOST_ROUNDS } from '../tools.ts';
 import { Attachments } from './attachments.tsx';
+import { CanvasSlider, CanvasView, LiveCanvas } from './canvas.tsx';
 import { isSendKey } from './composer.tsx';
 import { CopyButton } from './copy_button.tsx';
+import { useRewrite } from './rewrite.tsx';
 
 interface Around {
     conversation: string;
@@ -107,20 +110,29 @@ interface AnswerProps extends Around {
 export const AnswerView = memo(({ answer, live, leftOutBefore, ...around }: AnswerProps): JSX.Element => {
     const empty = answer.steps.every((step) => step.content === '' && step.thinking === '' && step.calls.length === 0);
     const again = answer.finish === 'error' ? 'Try again' : 'Another answer';
+    const frames = live ? [] : framesOf(answer.id);
+    const [looking, setLooking] = useState<number | null>(null); // at a step of the canvas
+    const frame = frames[looking ?? frames.length];
+    const body = useRef<HTMLDivElement>(null);
+    const rewriting = useRewrite({ answer, conversation: around.conversation, free: !live && !around.busy && !frame, body });
     return (
         <article class="message answer" aria-label="Answer" aria-busy={live !== null} data-id={answer.id}>
             <div class="avatar"><Logo size={22} /></div>
-            <div class="answer-body">
+            <div class="answer-body" ref={body}>
                 {answer.leftOut && answer.leftOut !== leftOutBefore && <LeftOut count={answer.leftOut} />}
-                {answer.steps.map((step, at) => <StepView key={at} step={step} writing={live !== null && at === answer.steps.length - 1} />)}
+                {frame ? <PastCanvas answer={answer} frame={frame} />
+                    : answer.steps.map((step, at) => <StepView key={at} step={step} writing={live !== null && at === answer.steps.length - 1} />)}
                 {live && <Progress live={live} empty={empty} />}
-                {!live && <Ending answer={answer} />}
+                {!live && !frame && <Ending answer={answer} />}
+                {frames.length > 0 && <CanvasSlider frames={frames} at={looking} onMove={setLooking} />}
+                {rewriting.box}
                 {!live && (
                     <div class="message-tools">
                         <Branches id={answer.id} {...around} />
                         <CopyButton text={() => answerText(answer)} label="Copy answer" />
                         <button type="button" class="icon-button" aria-label={again} title={again} disabled={around.busy}
                             onClick={() => regenerate(around.conversation, answer.id)}><Icon name="redo" size={16} /></button>
+                        {rewriting.button}
                         <Stats answer={answer} />
                     </div>
                 )}
@@ -128,7 +140,7 @@ export const AnswerView = memo(({ answer, live, leftOutBefore, ...around }: Answ
         </article>
     );
 }, (a, b) => a.answer === b.answer && a.live?.answer === b.live?.answer && a.live?.phase === b.live?.phase && a.live?.prompt === b.live?.prompt &&
-    a.leftOutBefore === b.leftOutBefore && sameAround(a, b));
+    a.live?.canvas === b.live?.canvas && a.leftOutBefore === b.leftOutBefore && sameAround(a, b));
 
 function LeftOut({ count }: { count: number }): JSX.Element {
     return (
@@ -151,6 +163,18 @@ function StepView({ step, writing }: { step: Step; writing: boolean }): JSX.Elem
             )}
             {step.content !== '' && <Markdown text={step.content} />}
             {step.calls.map((call) => <CallView key={call.id} call={call} />)}
+        </>
+    );
+}
+
+// The answer as it was after a step: earlier blocks are text, and the one that was being written is a canvas.
+function PastCanvas({ answer, frame }: { answer: Answer; frame: Frame }): JSX.Element {
+    const settled = (answer.steps[frame.pass]?.content ?? '').slice(0, frame.settled);
+    return (
+        <>
+            {answer.steps.slice(0, frame.pass).map((step, at) => <StepView key={at} step={step} writing={false} />)}
+            {settled !== '' && <Markdown text={settled} />}
+            <CanvasView frame={frame} />
         </>
     );
 }
@@ -187,6 +211,7 @@ function Progress({ live, empty }: { live: Writing; empty: boolean }): JSX.Eleme
             </div>
         );
     }
+    if (live.canvas) return <LiveCanvas frame={live.canvas} />;
     return (
         <div class="live-line">
             {empty ? <span class="dots" aria-hidden="true"><i /><i /><i /></span> : <span class="caret" aria-hidden="true" />}
