@@ -120,6 +120,9 @@ typedef struct {
     const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */
     uint64_t    gpu_memory;  /* bytes of GPU memory to use; the rest stays in main memory; 0: no limit */
     uint32_t gpu_experts; /* experts of each layer that the GPU holds at once; 0: all, or as many as fit gpu_memory */
+    /* A folder, made if it is not there: if the GPU holds some of the experts, closing the engine leaves a small file in it about which are
+     * used most, and opening the model again begins with those. NULL: nothing is stored. */
+    const char *cache;
     /* Called by gm_engine_open about every 50 ms, in its own thread; false: it gives up, and returns GM_CANCELLED. */
     bool (*opening)(void *user, const gm_opening *now);
     void *opening_user;

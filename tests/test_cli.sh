@@ -9,7 +9,7 @@ fixtures=tests/fixtures
 dense=$fixtures/tiny-dense.gguf
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-export OLLAMA_MODELS=$scratch/no-store HOME=$scratch/home XDG_STATE_HOME=$scratch/state LC_ALL=C.UTF-8
+export OLLAMA_MODELS=$scratch/no-store HOME=$scratch/home XDG_STATE_HOME=$scratch/state XDG_CACHE_HOME=$scratch/cache LC_ALL=C.UTF-8
 unset GEMMULE_MODEL GEMMULE_BOX
 mkdir -p "$HOME"
 passed=0 failed=0

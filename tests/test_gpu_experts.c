@@ -13,6 +13,7 @@
 #include "sessions.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { BATCHES = 5, REPLY = 40 };
 
@@ -47,10 +48,12 @@ static gm_reply *begin_reply(gm_session *s, uint32_t seed, size_t most) {
     gm_sampling_default(s->engine, &sampling);
     sampling.temperature = 1;
     sampling.seed = seed;
-    CHECK_MESSAGE(!gm_reply_start_tokens(s, prompt, COUNT_OF(prompt),
-                                         &(gm_reply_options){ .sampling = &sampling, .max_tokens = most, .steps = 4 },
-                                         &r, why, sizeof why),
-                  "%s", why);
+    CHECK_MESSAGE(
+        !gm_reply_start_tokens(
+            s, prompt, COUNT_OF(prompt),
+            &(gm_reply_options){ .sampling = &sampling, .max_tokens = most, .steps = s->engine->denoiser ? 4 : 0 }, &r,
+            why, sizeof why),
+        "%s", why);
     return r;
 }
 
@@ -233,6 +236,60 @@ static void test_several_sessions(const char *path, uint32_t slots) {
     close_conversation(&c);
 }
 
+static uint32_t experts_in_slots(const expert_cache *c) {
+    uint32_t count = 0;
+    for (size_t i = 0; i < c->layer_count; i++) {
+        for (uint32_t slot = 0; slot < c->slots; slot++) count += c->layers[i].expert_in[slot] != EXPERT_NOWHERE;
+    }
+    return count;
+}
+
+/* What an engine learns about its experts, the next one begins with. A file that is damaged is as good as none. */
+static void test_hot_experts(const char *path) {
+    enum { SLOTS = 3 };
+    char                    folder[] = "/tmp/gemmule-experts-XXXXXX", file[200];
+    const gm_engine_options options = {
+        .model = path, .backend = GM_BACKEND_GPU, .precise = true, .gpu_experts = SLOTS, .cache = folder
+    };
+    conversation c;
+    int32_t      first[REPLY + 4], again[REPLY + 4];
+    uint32_t     order[64] = { 0 };
+    TEST("%s: a profile of its experts", path);
+    CHECK(mkdtemp(folder));
+    rmdir(folder); /* the engine makes it */
+    if (!open_conversation(&c, &options)) return;
+    expert_cache *cache = c.engine->gpu.experts;
+    CHECK(!experts_in_slots(cache));
+    reply_tokens(c.session, 5, first);
+    const uint32_t experts = cache->layers[0].experts, layers = (uint32_t)cache->layer_count;
+    memcpy(order, cache->layers[0].seen, experts * sizeof *order);
+    snprintf(file, sizeof file, "%s/experts-%.32s", folder, c.engine->digest);
+    close_conversation(&c);
+
+    TEST("%s: an engine that begins with it", path);
+    if (!open_conversation(&c, &options)) return;
+    cache = c.engine->gpu.experts;
+    CHECK_MESSAGE(experts_in_slots(cache) == SLOTS * layers, "%u", experts_in_slots(cache));
+    for (uint32_t x = 0; x < experts; x++) { /* those in slots were used at least as often as all others */
+        for (uint32_t y = 0; y < experts; y++) {
+            const bool in = cache->layers[0].slot_of[x] != EXPERT_NOWHERE,
+                       out = cache->layers[0].slot_of[y] == EXPERT_NOWHERE;
+            CHECK(!in || !out || order[x] >= order[y]);
+        }
+    }
+    reply_tokens(c.session, 5, again);
+    CHECK(!memcmp(first, again, sizeof first));
+    close_conversation(&c);
+
+    TEST("%s: a profile that is damaged", path);
+    CHECK(!truncate(file, 50));
+    if (!open_conversation(&c, &options)) return;
+    CHECK(!experts_in_slots(c.engine->gpu.experts));
+    close_conversation(&c);
+    remove(file);
+    rmdir(folder);
+}
+
 /* A file that arrives in pieces: a read that fails in the middle of a run is an error, and afterwards the conversation goes on. */
 static void test_failing_source(const char *path) {
     const gm_engine_options gpu = { .backend = GM_BACKEND_GPU, .gpu_experts = 2 };
@@ -293,6 +350,7 @@ int main(int argc, char **argv) {
         test_several_sessions(rows[i].path, 2);
         test_several_sessions(rows[i].path, 6);
         test_failing_source(rows[i].path);
+        test_hot_experts(rows[i].path);
     }
     const char *diffusion = "tests/fixtures/tiny-diffusion.gguf";
     if (argc < 2 || strstr(diffusion, argv[1])) test_canvas_slots(diffusion);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -66,6 +67,16 @@ const option sampling_options[SAMPLING_OPTIONS] = {
         "random seed; the same seed gives the same text on the same build, backend and threads; default: random"),
 };
 
+/* $XDG_CACHE_HOME/gemmule, by default ~/.cache/gemmule; NULL: there is no such place. */
+static const char *cache_folder(void) {
+    static char folder[4096];
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int         length = 0;
+    if (cache && *cache == '/') length = snprintf(folder, sizeof folder, "%s/gemmule", cache);
+    else if (home && *home == '/') length = snprintf(folder, sizeof folder, "%s/.cache/gemmule", home);
+    return length > 0 && (size_t)length < sizeof folder ? folder : NULL;
+}
+
 gm_engine_options engine_choose(const engine_values *values, const char *model) {
     return (gm_engine_options){
         .model = model,
@@ -78,6 +89,7 @@ gm_engine_options engine_choose(const engine_values *values, const char *model) 
         .gpu_disable = values->gpu_disable,
         .gpu_memory = values->gpu_memory.value,
         .gpu_experts = (uint32_t)values->gpu_experts.value,
+        .cache = cache_folder(),
     };
 }
 

@@ -36,6 +36,7 @@ static void print_help(FILE *out) {
             "  GEMMULE_MODEL   default model of `gemmule chat` and `gemmule serve`\n"
             "  GEMMULE_BOX     file to use as `box`\n"
             "  GEMMULE_WEBGPU  WebGPU library to use (Dawn or wgpu-native)\n"
+            "  XDG_CACHE_HOME  folder for what is known about the use of experts; default ~/.cache\n"
             "  XDG_STATE_HOME  folder for the history of `gemmule chat`; default ~/.local/state\n\n"
             "examples:\n"
             "  gemmule chat box\n"

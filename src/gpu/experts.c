@@ -14,6 +14,7 @@ static void expert_layer_free(expert_layer *l) {
     free(l->expert_in);
     free(l->seen);
     free(l->score);
+    free(l->known);
     free(l->kept);
 }
 
@@ -37,8 +38,9 @@ static gm_status expert_layer_make(expert_layer *l, const op *product, uint32_t 
     l->expert_in = malloc(slots * sizeof *l->expert_in);
     l->seen = calloc(experts, sizeof *l->seen);
     l->score = calloc(experts, sizeof *l->score);
+    l->known = calloc(experts, sizeof *l->known);
     l->kept = calloc(experts, sizeof *l->kept);
-    if (!l->slot_of || !l->expert_in || !l->seen || !l->score || !l->kept) {
+    if (!l->slot_of || !l->expert_in || !l->seen || !l->score || !l->known || !l->kept) {
         expert_layer_free(l);
         return fail_memory(e, "a layer's table of experts", experts * sizeof *l->slot_of);
     }
@@ -52,7 +54,7 @@ static gm_status expert_cache_add_layer(expert_cache *c, const op *product, erro
     if (!layers) return fail_memory(e, "the cache of experts", (c->layer_count + 1) * sizeof *layers);
     c->layers = layers;
     TRY(expert_layer_make(&layers[c->layer_count], product, c->slots, e));
-    c->layer_count++;
+    c->warm = ++c->layer_count;
     return GM_OK;
 }
 

@@ -30,6 +30,7 @@ typedef struct {
     uint32_t         *expert_in; /* [slots]: EXPERT_NOWHERE if none */
     uint32_t         *seen;      /* [experts]: uses at the last report */
     float            *score;     /* [experts] */
+    uint32_t         *known;     /* [experts]: uses before this engine was opened (experts_profile.h) */
     uint8_t         **kept;      /* [experts]: a copy of its planes in all weights; NULL: none (experts_kept.h) */
 } expert_layer;
 
@@ -68,6 +69,7 @@ typedef struct expert_cache {
     gpu_id            table; /* 0: not made yet */
     gpu_lanes         lanes;
     expert_job        job;
+    size_t            warm;      /* layers whose slots were filled by a profile, or need not be */
     uint32_t          kept_most; /* copies of each layer's experts in main memory */
     expert_reading    reading[16];
     expert_statistics statistics;

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "gpu/experts.h"
 #include "session/denoiser.h"
+#include "session/expert_profile.h"
 #include "session/load.h"
 #include "store/box.h"
 #include "store/ollama.h"
@@ -261,6 +262,9 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
 
 void gm_engine_close(gm_engine *engine) {
     if (!engine) return;
+#ifndef __wasm__
+    engine_profile_save(engine);
+#endif
     engine_check_end(engine);
     engine_close_stores(engine);
     engine_close_towers(engine);

@@ -71,6 +71,7 @@ struct gm_engine {
     char                note[400]; /* what does not fit into GPU memory */
     char                why_device[400];
     char                digest[65]; /* identifies model and weights */
+    const char         *cache;      /* a folder for the profile of experts; NULL: it is not stored */
     uint8_t             projector_digest[32];
     /* What opening took: the GPU's self-check and the upload of the weights, which overlap, and the wait for the shaders that were
      * not compiled by then. */

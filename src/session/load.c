@@ -3,8 +3,10 @@
 
 #include "base/clock.h"
 #include "base/sha256.h"
+#include "gpu/experts_profile.h"
 #include "gpu/features.h"
 #include "session/denoiser.h"
+#include "session/expert_profile.h"
 #include "session/gpu_memory.h"
 #include "session/runner.h"
 #include "session/self_check.h"
@@ -26,6 +28,7 @@ static gm_status copy_options(engine_load *l, const load_options *options, error
     l->options.model = l->options.mmproj = NULL;
     TRY(copy_text(l, options->engine->cpu, &l->options.cpu, e));
     TRY(copy_text(l, options->engine->gpu_disable, &l->options.gpu_disable, e));
+    TRY(copy_text(l, options->engine->cache, &l->options.cache, e));
     if (options->origin) {
         TRY(copy_text(l, options->origin->name, &l->origin.name, e));
         TRY(copy_text(l, options->origin->renderer, &l->origin.renderer, e));
@@ -351,6 +354,20 @@ static gm_status identify_model(engine_load *l, error *e) {
     return l->engine->projector ? model_hash_step(&l->projector_hash, l->engine->projector_digest, e) : GM_OK;
 }
 
+/* The experts that were used most when the model was last open. */
+static gm_status warm_experts(engine_load *l, error *e) {
+    gm_engine *engine = l->engine;
+    if (!engine->on_gpu || !engine->gpu.experts) return GM_OK;
+#ifndef __wasm__
+    if (l->options.cache && !engine->cache) {
+        engine->cache = arena_copy(&engine->memory, str_of(l->options.cache));
+        if (!engine->cache) return fail_memory(e, "the name of a folder", strlen(l->options.cache));
+        engine_profile_open(engine);
+    }
+#endif
+    return expert_cache_warm(&engine->gpu, e);
+}
+
 static gm_status describe_engine(engine_load *l, error *e) { return engine_describe(l->engine, &l->origin, e); }
 
 typedef gm_status stage(engine_load *l, error *e);
@@ -367,7 +384,8 @@ static const struct {
     { fetch_weights, LOAD_WEIGHTS, false }, { build_model, LOAD_WEIGHTS, false },
     { plan_memory, LOAD_CHECK, true },      { check_and_upload, LOAD_SHADERS, true },
     { try_memory, LOAD_SHADERS, true },     { finish_shaders, LOAD_SHADERS, true },
-    { identify_model, LOAD_PLANS, false },  { describe_engine, LOAD_PLANS, false },
+    { identify_model, LOAD_PLANS, false },  { warm_experts, LOAD_PLANS, true },
+    { describe_engine, LOAD_PLANS, false },
 };
 
 /* The GPU that we took by ourselves has failed: closes it, remembers why, and begins again on the CPU. */

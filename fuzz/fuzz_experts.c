@@ -1,0 +1,27 @@
+/* Fuzzes the reader of profiles of experts. One that is read must come out again as it went in, as long as no token was computed. */
+
+#include "fuzz.h"
+#include "gpu/experts_profile.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    enum { LAYERS = 2, EXPERTS = 3 };
+    uint32_t     known[LAYERS][EXPERTS] = { 0 }, seen[LAYERS][EXPERTS] = { 0 };
+    float        score[LAYERS][EXPERTS] = { 0 };
+    expert_layer layers[LAYERS];
+    expert_cache c = { .layers = layers, .layer_count = LAYERS, .slots = 2, .warm = LAYERS };
+    uint8_t      again[4 * (3 + LAYERS * (1 + EXPERTS))];
+    error        e = { 0 };
+    for (size_t i = 0; i < LAYERS; i++)
+        layers[i] =
+            (expert_layer){ .experts = EXPERTS, .used = 1, .known = known[i], .seen = seen[i], .score = score[i] };
+    REQUIRE(expert_profile_size(&c) == sizeof again);
+    const gm_status status = expert_profile_read(&c, data, size, &e);
+    REQUIRE(status ? *e.why && c.warm == LAYERS : size == sizeof again && c.warm == 0);
+    expert_profile_write(&c, again);
+    error second = { 0 };
+    REQUIRE(!expert_profile_read(&c, again, sizeof again, &second));
+    for (size_t i = 0; i < LAYERS * EXPERTS; i++) REQUIRE(score[0][i] >= 0 && score[0][i] <= 1e6f);
+    return 0;
+}
