@@ -228,6 +228,7 @@ async function writeAnswer(loaded: LoadedModel, session: ChatSession, answer: An
 
 async function oneStep(session: ChatSession, messages: ModelMessage[], options: ReplyOptions, answer: AnswerWriter): Promise<ReplyStats> {
     const pieces = session.reply(await withParts(messages), options);
+    answer.most = options.maxTokens;
     for (;;) {
         const next = await pieces.next();
         if (next.done) return next.value;
@@ -294,6 +295,8 @@ class AnswerWriter {
     stored: 'no' | 'kept' | 'failed' = 'no';
     /** The answer of which a part is written anew. It is not stored before its end. */
     readonly origin: Answer | null;
+    /** Tokens of a round; undefined: as many as fit. */
+    most: number | undefined;
     private question: Question | null = null;
     private readonly job: Job;
     private before: Conversation | undefined;
@@ -314,7 +317,7 @@ class AnswerWriter {
         this.origin = origin?.role === 'assistant' ? origin : null;
         const steps = this.origin ? [...this.origin.steps.slice(0, -1), { ...this.origin.steps.at(-1)!, content: '' }] : [newStep()];
         this.node = { id: newId(), parent: '', created: Date.now(), role: 'assistant', steps, finish: 'writing' };
-        this.writing = { conversation: job.conversation, phase: 'waiting', prompt: null, speed: 0, canvas: null };
+        this.writing = { conversation: job.conversation, phase: 'waiting', prompt: null, speed: 0, canvas: null, rewriting: this.origin !== null };
     }
 
     /** Shows question and answer at their place in the conversation, in memory. False: the question that they belong to is gone. */
@@ -389,7 +392,7 @@ class AnswerWriter {
             this.speed.endRound();
             this.draw({ phase: 'prompt', prompt: { done: piece.done, total: piece.total, ...(piece.media && { media: piece.media }) } });
         } else if (piece.kind === 'canvas') {
-            const canvas = frameOf(piece.canvas, this.node.steps.length - 1, step.content.length);
+            const canvas = frameOf(piece.canvas, this.node.steps.length - 1, step.content.length, this.most);
             keepFrame(this.node.id, canvas);
             this.speed.add(now / 1000, 0);
             this.draw({ phase: 'answer', canvas });

@@ -24,8 +24,10 @@ const MOST_POSITIONS = 1_000_000; // of all frames together: about 10 MB
 const kept = new Map<string, Frame[]>(); // by answer, the oldest first
 let positions = 0;
 
-export function frameOf(canvas: Canvas, pass: number, settled: number): Frame {
-    const { block, step, most_steps: mostSteps, mean_entropy: meanEntropy, tokens } = canvas;
+/** `most`: tokens of the whole answer. What is behind them is not part of it, and not shown. */
+export function frameOf(canvas: Canvas, pass: number, settled: number, most = Infinity): Frame {
+    const { block, step, most_steps: mostSteps, mean_entropy: meanEntropy } = canvas;
+    const tokens = canvas.tokens.slice(0, Math.max(0, most - block * canvas.tokens.length));
     return {
         block, step, mostSteps, meanEntropy, pass, settled,
         texts: tokens.map(({ text }) => text),

@@ -25,6 +25,8 @@ export interface Writing {
     speed: number;
     /** A diffusion model's canvas after its last step; null between blocks. */
     canvas: Frame | null;
+    /** Only a part of it is new: its thoughts are those of before. */
+    rewriting: boolean;
 }
 
 /** Something to answer, while it waits for its turn. */

@@ -3,8 +3,9 @@
 import { AdapterStore, Gemmule, GemmuleError, ModelCache, OllamaFolder, TrainingStore } from '../../src/api/index.ts';
 import type { Adapter, Dataset, Engine, Session, Source, Training } from '../../src/api/index.ts';
 import type {
-    AdapterForm, AdapterReport, AdapterSource, Backend, CacheEntry, Canvas, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, KeptAdapter, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
-    DatasetOptions, DataPreview, DataReport, DataSource, KeptTraining, ReplyStats, Sampling, SessionOptions, TrainingEvent, TrainingOptions, TrainingResult, TrainingSettings, TrainingState,
+    AdapterForm, AdapterReport, AdapterSource, Backend, CacheEntry, Canvas, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, KeptAdapter, Message, OllamaModel,
+    Progress, ReplyOptions, ReplyPiece, DatasetOptions, DataPreview, DataReport, DataSource, KeptTraining, ReplyStats, Sampling,
+    SessionOptions, TrainingEvent, TrainingOptions, TrainingResult, TrainingSettings, TrainingState,
 } from '../../src/api/index.ts';
 import {
     Microphone, pictureTokens, soundTokens, videoFrames, type MicrophoneOptions, type PictureBudget, type Samples, type VideoFrameInput,

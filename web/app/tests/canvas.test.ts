@@ -5,15 +5,17 @@ import { test } from 'node:test';
 import { ACCEPTED, around, dropFrames, frameOf, framesOf, keepFrame, OPEN, PINNED, sourceRange, withHole, type Frame } from '../src/canvas.ts';
 import { LiveSpeed } from '../src/format.ts';
 
-const frame = (step: number, length = 4): Frame => frameOf({
-    block: 0, step, most_steps: 8, mean_entropy: 0.5, last: false,
+const frame = (step: number, length = 4, block = 0, most?: number): Frame => frameOf({
+    block, step, most_steps: 8, mean_entropy: 0.5, last: false,
     tokens: Array.from({ length }, (_, at) => ({ id: at, text: `t${at}`, entropy: at / 2, accepted: at < 2, pinned: at === 0 })),
-}, 1, 30);
+}, 1, 30, most);
 
 test('a frame has the tokens, their entropies and how they stand', () => {
     const { texts, entropies, states, step, mostSteps, pass, settled } = frame(3);
     assert.deepEqual([texts, [...entropies], [...states]], [['t0', 't1', 't2', 't3'], [0, 0.5, 1, 1.5], [PINNED, ACCEPTED, OPEN, OPEN]]);
     assert.deepEqual([step, mostSteps, pass, settled], [3, 8, 1, 30]);
+    assert.deepEqual(frame(3, 4, 1, 6).texts, ['t0', 't1'], 'the answer has six tokens, four of them in the block before');
+    assert.equal(frame(3, 4, 2, 6).states.length, 0);
 });
 
 test('frames are kept within bounds: those of older answers go first', () => {

@@ -183,6 +183,7 @@ describe('the canvas', { timeout: 1_000_000 }, () => {
         await page.getByRole('button', { name: 'Rewrite', exact: true }).click();
         await canvasSays(page, 'Step 2 of');
         assert.ok((await page.locator('.canvas .token.pinned').count()) > LENGTH / 2);
+        assert.equal(await page.locator('.canvas .token.gap').count(), (await tokens(page)).length - (await page.locator('.canvas .token.pinned').count()));
         await page.getByRole('button', { name: 'Stop', exact: true }).click();
         await gate(page, 1e9);
         await idle(page);
@@ -199,7 +200,15 @@ describe('the canvas', { timeout: 1_000_000 }, () => {
         assert.ok((await slider(page).count()) === 1);
         await slider(page).fill('0');
         const shown = (await page.locator('.canvas .token.pinned').allTextContents()).join('');
-        assert.ok(STORY.startsWith(shown.slice(0, 20)), shown);
+        assert.ok(STORY.startsWith(shown), shown);
+        let gaps = 0;
+        for (let last = Number(await slider(page).getAttribute('max')) - 1, seen = -1; last >= 0; last--) { // one step of each block
+            await slider(page).fill(String(last));
+            const block = Number(/^Block (\d+)/.exec(await page.innerText('.canvas-words'))?.[1] ?? 1);
+            if (block !== seen) gaps += await page.locator('.canvas .token.gap').count();
+            seen = block;
+        }
+        assert.equal(gaps, 4, 'what would follow the answer is not shown');
         const file = await exported();
         const conversation = file.conversations.find(({ title }) => title === 'A story')!;
         const answers = Object.values(conversation.nodes).filter(({ role }) => role === 'assistant').sort((a, b) => a.created - b.created);

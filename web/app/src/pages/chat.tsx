@@ -70,7 +70,7 @@ function MessageRow({ node, conversation, beside, writing, busy, leftOutBefore: 
 }
 
 // Another tab writes the answer and has not said how far it is.
-const unseen = (conversation: string, answer: Answer): Writing => ({ conversation, answer, phase: 'answer', prompt: null, speed: 0, canvas: null });
+const unseen = (conversation: string, answer: Answer): Writing => ({ conversation, answer, phase: 'answer', prompt: null, speed: 0, canvas: null, rewriting: false });
 
 // Stays at the end while the messages grow or the room for them shrinks, unless the reader has scrolled up. Distance from the end alone
 // does not tell: the event of our own scrolling may come after the messages have grown again.

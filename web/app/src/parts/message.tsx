@@ -121,7 +121,7 @@ export const AnswerView = memo(({ answer, live, leftOutBefore, ...around }: Answ
             <div class="answer-body" ref={body}>
                 {answer.leftOut && answer.leftOut !== leftOutBefore && <LeftOut count={answer.leftOut} />}
                 {frame ? <PastCanvas answer={answer} frame={frame} />
-                    : answer.steps.map((step, at) => <StepView key={at} step={step} writing={live !== null && at === answer.steps.length - 1} />)}
+                    : answer.steps.map((step, at) => <StepView key={at} step={step} writing={live?.rewriting === false && at === answer.steps.length - 1} />)}
                 {live && <Progress live={live} empty={empty} />}
                 {!live && !frame && <Ending answer={answer} />}
                 {frames.length > 0 && <CanvasSlider frames={frames} at={looking} onMove={setLooking} />}
