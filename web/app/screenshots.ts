@@ -1,11 +1,15 @@
 // Takes the screenshots in docs/screenshots of the built app (build/web): `node web/app/screenshots.ts`. The answers are the box's own, except
-// for the one with formulas and a program, which it cannot write: that conversation is imported. Pictures in the repository are reduced to a
-// palette (`pngquant --quality 85-100`), which takes a third of the room.
+// for the one with formulas and a program, which it cannot write: that conversation is imported. Those of the canvas are of a
+// tiny model with random weights. Pictures in the repository are reduced to a palette (`pngquant --nofs 64`, and 24 for those of the canvas), which takes a
+// quarter of the room.
 
-import { mkdirSync, readFileSync, statSync } from 'node:fs';
+import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Page } from 'playwright-core';
+import { readGguf } from '../tests/support/gguf.ts';
+import { scratch } from '../tests/support/models.ts';
 import { makePeft } from '../tests/support/peft.ts';
+import { gate, makeGate } from './tests/gate.ts';
 import { BOX, fakeOllama, startSite, Visit } from './tests/site.ts';
 
 const FOLDER = process.argv[2] ?? 'docs/screenshots';
@@ -37,31 +41,32 @@ print(bow(1.331))  # red: 42.4
 \`\`\`
 `;
 
-function conversations(): Buffer {
-    const questions: [string, string][] = [
-        ['Plan a weekend of small repairs', 'Saturday: the hinge.'],
-        ['Translate a letter to my landlord', 'Dear Ms Weber,'],
-        ['Why do cats purr?', 'They move muscles of the larynx.'],
-        ['Explain how a rainbow forms, with a little program', ANSWER],
-    ];
+const QUESTIONS: [question: string, answer: string][] = [
+    ['Plan a weekend of small repairs', 'Saturday: the hinge.'],
+    ['Translate a letter to my landlord', 'Dear Ms Weber,'],
+    ['Why do cats purr?', 'They move muscles of the larynx.'],
+    ['Explain how a rainbow forms, with a little program', ANSWER],
+];
+
+function conversations(questions = QUESTIONS): Buffer {
     const list = questions.map(([question, answer], at) => ({
         id: `c${at}`, title: question, named: true, created: Date.now(), updated: Date.now() + at, system: null, chosen: { '': 'q', q: 'a' },
         nodes: {
             q: { id: 'q', parent: null, created: 1, role: 'user', content: question },
             a: {
                 id: 'a', parent: 'q', created: 2, role: 'assistant', finish: 'stop',
-                steps: [{ thinking: 'Refraction, then the numbers, then code.', content: answer, calls: [] }],
+                steps: [{ thinking: answer === ANSWER ? 'Refraction, then the numbers, then code.' : '', content: answer, calls: [] }],
             },
         },
     }));
     return Buffer.from(JSON.stringify({ format: 'gemmule-conversations', version: 1, exported: '', conversations: list }));
 }
 
-async function importAll(page: Page, origin: string): Promise<void> {
+async function importAll(page: Page, origin: string, file = conversations(), last = 3): Promise<void> {
     await page.goto(`${origin}/#/settings`);
     const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.getByRole('button', { name: 'Import' }).click()]);
-    await chooser.setFiles({ name: 'c.json', mimeType: 'application/json', buffer: conversations() });
-    await page.waitForSelector('.row >> nth=3', { state: 'attached' });
+    await chooser.setFiles({ name: 'c.json', mimeType: 'application/json', buffer: file });
+    await page.waitForSelector(`.row >> nth=${last}`, { state: 'attached' });
 }
 
 async function openRainbow(page: Page): Promise<void> {
@@ -82,10 +87,10 @@ async function talk(page: Page, origin: string, questions: string[]): Promise<vo
     }
 }
 
-async function shoot(page: Page, name: string): Promise<void> {
+async function shoot(page: Page, name: string, clip?: { x: number; y: number; width: number; height: number }): Promise<void> {
     await page.waitForTimeout(400);
     const path = join(FOLDER, `${name}.png`);
-    await page.screenshot({ path });
+    await page.screenshot({ path, ...(clip && { clip }) });
     const { size } = statSync(path);
     if (size > LARGEST) throw new Error(`${path} has ${size} bytes, more than ${LARGEST}`);
     console.log(path, size);
@@ -258,6 +263,85 @@ async function teach(origin: string, phone: boolean): Promise<void> {
     await visit.end();
 }
 
+const WORDS = 'the of or to is a and in at that this for any you are by under as not an with such be it on our may all if from other';
+
+/** tiny-diffusion with a larger canvas and only these words: its weights are random, but its noise can be read. The other tokens have an
+ * embedding of zeros, which is never the likeliest one. */
+function wordModel(): string {
+    const file = readFileSync('tests/fixtures/tiny-diffusion.gguf'), { offset } = readGguf(file);
+    const after = (key: string, skip: number): number => file.indexOf(key) + key.length + skip;
+    const words = new Set(WORDS.split(' ').map((word) => `${word}\u2581`)), width = 64;
+    for (let id = 0, at = after('tokenizer.ggml.tokens', 16); id < 640; id++) {
+        const length = file.readUInt32LE(at), row = offset('token_embd.weight') + 2 * width * id;
+        if (!words.has(file.toString('utf8', at + 8, at + 8 + length))) file.fill(0, row, row + 2 * width);
+        at += 8 + length;
+    }
+    for (let at = offset('output_norm.weight'), left = width; left > 0; left--, at += 4) file.writeFloatLE(4 * file.readFloatLE(at), at); // surer
+    file.writeUInt32LE(120, after('diffusion.canvas_length', 4));
+    file.writeUInt32LE(24, after('diffusion.eb_max_steps', 4));
+    writeFileSync(scratch('tiny-diffusion.gguf'), file);
+    return scratch('tiny-diffusion.gguf');
+}
+
+const SUNSET = `The sun goes down behind the hills, and the sky turns **red and gold**. The birds are quiet now. A boat comes home with its
+lamp lit, and someone on the shore waves to it.`;
+
+/** A diffusion model: the canvas as it settles, the slider back through its steps, and rewriting. */
+async function canvas(origin: string): Promise<void> {
+    const visit = await Visit.begin();
+    await visit.context.addInitScript(makeGate);
+    await visit.context.addInitScript(() => { delete (globalThis as unknown as { showOpenFilePicker?: unknown }).showOpenFilePicker; });
+    const page = await visit.page(), part = { x: 380, y: 56, width: 800, height: 300 };
+    const step = (begin: string): Promise<unknown> => page.waitForFunction((words) => document.querySelector('.canvas-words')?.textContent?.startsWith(words), begin);
+    await page.emulateMedia({ colorScheme: 'light' });
+    await page.goto(origin);
+    await page.evaluate(() => localStorage.setItem('gemmule.settings', JSON.stringify({ maxTokens: 120, sampling: { seed: 5 } })));
+    await page.goto(`${origin}/#/models`);
+    await page.reload();
+    await page.waitForSelector('.chip-ready');
+    const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.getByRole('button', { name: 'Choose file' }).click()]);
+    await chooser.setFiles(wordModel());
+    await page.waitForFunction(() => /diffusion/.test(document.querySelector('.chip-ready .chip-name')?.textContent ?? ''));
+    await page.goto(`${origin}/#/`);
+    await gate(page, 3);
+    await page.fill('#composer', 'What may I do with this program?');
+    await page.press('#composer', 'Enter');
+    await step('Step 3 ');
+    await page.waitForTimeout(1000); // until what has settled no longer lights up
+    await shoot(page, 'canvas-1', part);
+    await gate(page, 15);
+    await step('Step 18 ');
+    await page.waitForTimeout(1000);
+    await shoot(page, 'canvas-2', part);
+    await gate(page, 1e9);
+    await page.waitForFunction(() => document.querySelector('.answer .stats') && !document.querySelector('.send.stop'));
+    await page.getByRole('slider', { name: 'Steps of the canvas' }).fill('10');
+    await page.mouse.move(0, 0);
+    await page.emulateMedia({ colorScheme: 'dark' });
+    await shoot(page, 'canvas-3', part);
+    await page.emulateMedia({ colorScheme: 'light' });
+    await importAll(page, origin, conversations([['Describe an evening by the sea', SUNSET]]), 1);
+    await page.evaluate(() => document.querySelector<HTMLAnchorElement>('.row a')!.click());
+    const words = 'The birds are quiet now.';
+    await page.waitForSelector(`text=${words}`);
+    await page.evaluate((wanted) => {
+        const walker = document.createTreeWalker(document.querySelector('.answer-body > .prose')!, NodeFilter.SHOW_TEXT);
+        while (!(walker.nextNode() as Text).data.includes(wanted));
+        const node = walker.currentNode as Text, at = node.data.indexOf(wanted);
+        getSelection()!.setBaseAndExtent(node, at, node, at + wanted.length);
+    }, words);
+    await page.locator('.rewrite-pill').click();
+    await page.waitForFunction(() => Number(document.querySelector<HTMLInputElement>('.rewrite-length input')?.value) > 1);
+    await shoot(page, 'canvas-4', { ...part, height: 540 });
+    await gate(page, 9);
+    await page.getByRole('button', { name: 'Rewrite', exact: true }).click();
+    await step('Step 9 ');
+    await page.waitForTimeout(1000);
+    await shoot(page, 'canvas-5', part);
+    await gate(page, 1e9);
+    await visit.end();
+}
+
 async function benchmark(origin: string): Promise<void> {
     const visit = await Visit.begin();
     const page = await visit.page();
@@ -285,7 +369,7 @@ const NUMBER = join('tests/box', readFileSync('tests/box/pictures.jsonl', 'utf8'
 
 /* All of them, or those that are named behind the folder. */
 const STEPS: Record<string, (origin: string) => Promise<void>> = {
-    desktop, benchmark, phone, videos,
+    desktop, benchmark, phone, videos, canvas,
     pictures: (origin) => pictures(origin, false), 'phone-pictures': (origin) => pictures(origin, true),
     teach: (origin) => teach(origin, false), 'phone-teach': (origin) => teach(origin, true),
     adapters: (origin) => adapters(origin, false), 'phone-adapters': (origin) => adapters(origin, true),
