@@ -90,6 +90,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     let pairs = run.tokens * used;
     let quiet = report[1] != 0u;
     for (var x = thread; x < experts; x += threads) { atomicStore(&count[x], 0u); }
+    if (thread == 0u) { atomicStore(&misses, 0u); }
     workgroupBarrier();
     for (var i = thread; i < pairs; i += threads) {
         let at = i / used * 2u * used + i % used;
