@@ -11,17 +11,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     float        score[LAYERS][EXPERTS] = { 0 };
     expert_layer layers[LAYERS];
     expert_cache c = { .layers = layers, .layer_count = LAYERS, .slots = 2, .warm = LAYERS };
-    uint8_t      again[4 * (3 + LAYERS * (1 + EXPERTS))];
+    buffer       again = { 0 };
     error        e = { 0 };
     for (size_t i = 0; i < LAYERS; i++)
         layers[i] =
             (expert_layer){ .experts = EXPERTS, .used = 1, .known = known[i], .seen = seen[i], .score = score[i] };
-    REQUIRE(expert_profile_size(&c) == sizeof again);
     const gm_status status = expert_profile_read(&c, data, size, &e);
-    REQUIRE(status ? *e.why && c.warm == LAYERS : size == sizeof again && c.warm == 0);
-    expert_profile_write(&c, again);
+    REQUIRE(status ? *e.why && c.warm == LAYERS : size == expert_profile_size(&c) && c.warm == 0);
+    expert_profile_write(&c, &again);
+    REQUIRE(!again.failed && again.length == expert_profile_size(&c));
     error second = { 0 };
-    REQUIRE(!expert_profile_read(&c, again, sizeof again, &second));
+    REQUIRE(!expert_profile_read(&c, (const uint8_t *)again.data, again.length, &second));
     for (size_t i = 0; i < LAYERS * EXPERTS; i++) REQUIRE(score[0][i] >= 0 && score[0][i] <= 1e6f);
+    buffer_free(&again);
     return 0;
 }

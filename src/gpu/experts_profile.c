@@ -10,9 +10,8 @@ static uint32_t profile_word(const uint8_t *at) {
     return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-static uint8_t *profile_put(uint8_t *at, uint32_t word) {
-    for (size_t i = 0; i < 4; i++) at[i] = (uint8_t)(word >> 8 * i);
-    return at + 4;
+static void profile_put(buffer *out, uint32_t word) {
+    for (size_t i = 0; i < 4; i++) buffer_char(out, (char)(word >> 8 * i));
 }
 
 size_t expert_profile_size(const expert_cache *c) {
@@ -21,16 +20,16 @@ size_t expert_profile_size(const expert_cache *c) {
     return words * sizeof(uint32_t);
 }
 
-void expert_profile_write(const expert_cache *c, uint8_t *out) {
+void expert_profile_write(const expert_cache *c, buffer *out) {
     const float fade = exp2f(-(float)c->statistics.tokens / PROFILE_HALF_LIFE);
-    out = profile_put(out, EXPERT_PROFILE_MAGIC);
-    out = profile_put(out, EXPERT_PROFILE_VERSION);
-    out = profile_put(out, (uint32_t)c->layer_count);
+    profile_put(out, EXPERT_PROFILE_MAGIC);
+    profile_put(out, EXPERT_PROFILE_VERSION);
+    profile_put(out, (uint32_t)c->layer_count);
     for (size_t i = 0; i < c->layer_count; i++) {
         const expert_layer *l = &c->layers[i];
-        out = profile_put(out, l->experts);
+        profile_put(out, l->experts);
         for (uint32_t x = 0; x < l->experts; x++)
-            out = profile_put(out, (uint32_t)fminf((float)l->known[x] * fade + (float)l->seen[x], 1e9f));
+            profile_put(out, (uint32_t)fminf((float)l->known[x] * fade + (float)l->seen[x], 1e9f));
     }
 }
 

@@ -6,14 +6,15 @@
 #ifndef GM_GPU_EXPERTS_PROFILE_H
 #define GM_GPU_EXPERTS_PROFILE_H
 
+#include "base/buffer.h"
 #include "gpu/experts.h"
 
 enum { EXPERT_PROFILE_MAGIC = 0x50584d47, EXPERT_PROFILE_VERSION = 1 };
 
 /* Bytes of a profile of this cache. */
 size_t expert_profile_size(const expert_cache *c);
-/* Writes so many bytes: what was seen since opening, and what was known before, which fades as tokens are computed. */
-void expert_profile_write(const expert_cache *c, uint8_t *out);
+/* Appends so many bytes: what was seen since opening, and what was known before, which fades as tokens are computed. */
+void expert_profile_write(const expert_cache *c, buffer *out);
 /* GM_BAD_FILE: it is damaged, or of another model; then nothing changes. */
 gm_status expert_profile_read(expert_cache *c, const uint8_t *data, size_t size, error *e);
 

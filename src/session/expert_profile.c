@@ -31,19 +31,18 @@ void engine_profile_open(gm_engine *engine) {
 void engine_profile_save(const gm_engine *engine) {
     const expert_cache *c = engine->on_gpu ? engine->gpu.experts : NULL;
     char               *path = c && c->statistics.tokens && engine->cache ? profile_path(engine) : NULL;
-    const size_t        size = path ? expert_profile_size(c) : 0;
-    uint8_t            *bytes = path ? malloc(size) : NULL;
+    buffer              bytes = { 0 };
     new_file           *file = NULL;
     const error         none = { 0 };
     error               ignored = { 0 };
-    if (bytes) {
+    if (path) {
         mkdir(engine->cache, 0700);
-        expert_profile_write(c, bytes);
-        if (!new_file_open(path, NEW_FILE_BULK, &file, &ignored)) {
-            new_file_write(file, bytes, size);
-            new_file_end(file, &none, &ignored);
-        }
+        expert_profile_write(c, &bytes);
     }
-    free(bytes);
+    if (bytes.length && !bytes.failed && !new_file_open(path, NEW_FILE_BULK, &file, &ignored)) {
+        new_file_write(file, bytes.data, bytes.length);
+        new_file_end(file, &none, &ignored);
+    }
+    buffer_free(&bytes);
     free(path);
 }

@@ -2,6 +2,7 @@
 
 #include "wasm/wasm.h"
 
+#include "gpu/experts_profile.h"
 #include "session/media.h"
 #include "session/self_check.h"
 
@@ -227,6 +228,30 @@ EXPORT(gmw_engine_info) gm_status gmw_engine_info(wasm_context *c, gm_engine *en
     wasm_write_sampling(out, &engine->sampling);
     buffer_char(out, '}');
     return wasm_end(c, &e);
+}
+
+/* What is known about the use of experts (gpu/experts_profile.h): bytes; none if all are on the GPU. */
+EXPORT(gmw_experts_profile) gm_status gmw_experts_profile(wasm_context *c, const gm_engine *engine) {
+    const error         e = { 0 };
+    const expert_cache *cache = engine->gpu.experts;
+    buffer_clear(&c->result);
+    if (cache) expert_profile_write(cache, &c->result);
+    return wasm_end(c, &e);
+}
+
+/* Takes such bytes of an earlier engine. */
+EXPORT(gmw_experts_know)
+gm_status gmw_experts_know(wasm_context *c, gm_engine *engine, const uint8_t *bytes, size_t length) {
+    error e = { 0 };
+    if (engine->gpu.experts) expert_profile_read(engine->gpu.experts, bytes, length, &e);
+    return wasm_end(c, &e);
+}
+
+/* Then loads the experts that are used most, step by step. */
+EXPORT(gmw_experts_warm) gm_status gmw_experts_warm(wasm_context *c, gm_engine *engine) {
+    error           e = { 0 };
+    const gm_status status = engine->gpu.experts ? expert_cache_warm(&engine->gpu, &e) : GM_OK;
+    return wasm_end_step(c, status, &e);
 }
 
 /* Fills [bytes of GPU buffers, seconds of self-check, upload, plans and shaders]. */

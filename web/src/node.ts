@@ -79,8 +79,9 @@ function threadHost(place: string): ThreadHost {
     return { processors: availableParallelism(), compile: async () => WebAssembly.compile(await readWasm(place)), start: startThread };
 }
 
-/* Remembers for the life of the process which backend was faster. */
+/* Remembers for the life of the process which backend was faster, and which experts were used most. */
 const verdicts = new Map<string, Verdict>();
+const profiles = new Map<string, Uint8Array>();
 
 async function connect(options: WorkerOptions & Pick<LoadOptions, 'backend'>): Promise<Connection> {
     const [page, worker] = directLine();
@@ -92,6 +93,7 @@ async function connect(options: WorkerOptions & Pick<LoadOptions, 'backend'>): P
                 gpu: options.backend === 'wasm' ? null : await dawnGpu(),
                 threads: threadHost(places.threads),
                 verdicts: { get: async (key) => verdicts.get(key), set: async (key, verdict) => verdicts.set(key, verdict) },
+                profiles: { get: async (key) => profiles.get(key), set: async (key, profile) => profiles.set(key, profile) },
             }),
         openSource: (spec, options) => (spec.kind === 'path' ? FileSource.open(spec.path) : openSource(spec, options)),
     });

@@ -8,7 +8,7 @@ import { Load } from './load.ts';
 import { Machine } from './machine.ts';
 import { wholeNumber } from './request.ts';
 import { type ThreadHost, Threads, usualThreads } from './threads.ts';
-import type { Backend, ByteSource, CoreLike, CoreOptions, DeviceInfo, EngineOptions, FitReport } from './types.ts';
+import type { Backend, ByteSource, CoreLike, CoreOptions, DeviceInfo, EngineOptions, FitReport, Profiles } from './types.ts';
 
 const MOST_THREADS = 64; // of src/base/pool_wasm.c
 
@@ -18,6 +18,7 @@ export class Core implements CoreLike {
     readonly #gpu: GPU | null;
     readonly #threads: ThreadHost | null;
     readonly #verdicts: Verdicts;
+    readonly #profiles: Profiles | null;
     #threadModule: Promise<WebAssembly.Module> | null = null;
 
     static async create(options: CoreOptions): Promise<Core> {
@@ -33,11 +34,12 @@ export class Core implements CoreLike {
         }
     }
 
-    private constructor(module: WebAssembly.Module, { gpu, threads, verdicts }: CoreOptions) {
+    private constructor(module: WebAssembly.Module, { gpu, threads, verdicts, profiles }: CoreOptions) {
         this.#module = module;
         this.#gpu = gpu ?? null;
         this.#threads = threads ?? null;
         this.#verdicts = verdicts ?? verdictsInMemory();
+        this.#profiles = profiles ?? null;
     }
 
     async devices(): Promise<DeviceInfo[]> {
@@ -88,7 +90,9 @@ export class Core implements CoreLike {
         let machine: Machine | null = null;
         try {
             machine = gpu ? await Machine.create(this.#module, gpu) : await this.#wasmMachine(options.threads);
-            return await new Load(machine, sources, options, gpu !== null).finish();
+            const engine = await new Load(machine, sources, options, gpu !== null).finish();
+            if (this.#profiles) await engine.rememberExperts(this.#profiles, options.signal);
+            return engine;
         } catch (thrown) {
             const failed = toGemmuleError(thrown);
             machine?.close(failed);

@@ -20,6 +20,7 @@ import type {
     EngineStats,
     KeyValueType,
     PlainMessage,
+    Profiles,
     ReplyOptions,
     Sampling,
     SessionOptions,
@@ -36,6 +37,7 @@ export class CoreEngine implements CoreEngineLike {
     readonly #machine: Machine;
     readonly #engine: number;
     readonly #sessions = new Set<CoreSession>();
+    #profiles: Profiles | null = null;
 
     constructor(machine: Machine, engine: number) {
         const { wasm } = machine;
@@ -82,6 +84,7 @@ export class CoreEngine implements CoreEngineLike {
         const session: CoreSession = new CoreSession(this.#machine, pointer, {
             adopt: (forked) => this.#adopt(forked),
             gone: () => void this.#sessions.delete(session),
+            replied: () => this.#keepProfile(),
         });
         this.#sessions.add(session);
         return session;
@@ -131,6 +134,29 @@ export class CoreEngine implements CoreEngineLike {
         const [gpuBytes, checkSeconds, loadSeconds, planSeconds, shaderSeconds] = wasm.numbers(5) as [number, number, number, number, number];
         const dispatchesPerToken = Math.max(0, ...[...this.#sessions].map((session) => session.dispatches));
         return { wasmBytes: wasm.bytes, gpuBytes, dispatchesPerToken, checkSeconds, loadSeconds, shaderSeconds, planSeconds };
+    }
+
+    /** If the GPU holds some of the experts: begins with those that were used most before, and remembers from now on which are. */
+    async rememberExperts(profiles: Profiles, signal?: AbortSignal): Promise<void> {
+        const { context, exports } = this.#machine.wasm;
+        if (this.info.gpuExperts >= this.info.experts) return;
+        this.#profiles = profiles;
+        const known = await profiles.get(this.#profileKey).catch(() => undefined);
+        if (!(known instanceof Uint8Array)) return;
+        // One that cannot be used, such as one of an older version, is as good as none.
+        if (this.#machine.wasm.with(known, (at, length) => exports.gmw_experts_know(context, this.#engine, at, length))) return;
+        await this.#machine.drive(() => exports.gmw_experts_warm(context, this.#engine), signal);
+    }
+
+    get #profileKey(): string {
+        return `experts ${this.info.digest}`;
+    }
+
+    #keepProfile(): void {
+        const { wasm, closed } = this.#machine;
+        if (!this.#profiles || closed) return;
+        if (wasm.exports.gmw_experts_profile(wasm.context, this.#engine)) return; // no memory for it
+        this.#profiles.set(this.#profileKey, wasm.resultBytes()).catch(() => undefined); // storage is off
     }
 
     close(): void {

@@ -11,6 +11,8 @@ import type { CoreAdapterLike, CoreSessionLike, Piece, PlainMessage, ReplyOption
 interface SessionOwner {
     adopt(session: number): CoreSession;
     gone(): void;
+    /** An answer has ended. */
+    replied(): void;
 }
 
 /** One call at a time: a second one throws Busy. */
@@ -134,6 +136,7 @@ export class CoreSession implements CoreSessionLike {
         } catch (thrown) {
             throw toGemmuleError(thrown);
         } finally {
+            this.#owner.replied();
             this.#end();
         }
     }

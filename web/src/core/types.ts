@@ -28,6 +28,14 @@ export interface CoreOptions {
     threads?: ThreadHost | null;
     /** Where `backend: 'auto'` remembers which backend was faster; in memory by default. */
     verdicts?: Verdicts;
+    /** Where it is remembered which experts a model uses most, if the GPU holds some of them; by default nowhere. */
+    profiles?: Profiles;
+}
+
+/** Profiles of experts, by model. */
+export interface Profiles {
+    get(key: string): Promise<Uint8Array | undefined>;
+    set(key: string, profile: Uint8Array): Promise<unknown>;
 }
 
 export interface LoadProgress {

@@ -33,6 +33,9 @@ interface Exports {
     gmw_read_answer(reads: Pointer, ticket: number, status: number, why: Pointer): void;
     gmw_engine_info(context: Pointer, engine: Pointer): number;
     gmw_engine_stats(engine: Pointer, out: Pointer): void;
+    gmw_experts_profile(context: Pointer, engine: Pointer): number;
+    gmw_experts_know(context: Pointer, engine: Pointer, bytes: Pointer, length: number): number;
+    gmw_experts_warm(context: Pointer, engine: Pointer): number;
     gmw_tokenize(context: Pointer, engine: Pointer, text: Pointer, length: number, special: number): number;
     gmw_token_text(context: Pointer, engine: Pointer, id: number): number;
     gmw_check_new(context: Pointer, engine: Pointer, out: Pointer): number;

@@ -32,6 +32,7 @@ function start(scope: Scope): void {
                 gpu: navigator.gpu ?? null,
                 threads: threadHost(threads, urls.threads),
                 verdicts: { get: kept, set: keep },
+                profiles: { get: kept, set: keep },
             });
         },
         openSource,

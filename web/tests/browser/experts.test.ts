@@ -54,3 +54,11 @@ for (const model of MODELS) {
         }
     });
 }
+
+test('tiny-diffusion: what was used most is in the slots when the model is opened again', { timeout: 600_000 }, async () => {
+    await page.setInputFiles('input', 'tests/fixtures/tiny-diffusion.gguf');
+    const first = await compute({ from: 'file', gpuExperts: 7, remember: true });
+    const second = await compute({ from: 'file', gpuExperts: 7, remember: true });
+    assert.ok(second.opening > first.opening && second.reads < first.reads, `${first.reads} reads, and ${second.reads} later`);
+    assert.deepEqual(second.numbers, first.numbers);
+});

@@ -6,6 +6,7 @@ import type { CoreEngine } from '../../src/core/engine.ts';
 import { GemmuleError } from '../../src/core/errors.ts';
 import type { ByteSource, Piece } from '../../src/core/types.ts';
 import { BlobSource } from '../../src/sources/blob.ts';
+import { keep, kept } from '../../src/sources/keep.ts';
 import { openFileHandle } from '../../src/sources/opfs.ts';
 import { keptGpu } from '../support/kept_gpu.ts';
 
@@ -15,6 +16,8 @@ export interface ExpertsTask {
     from: 'file' | 'opfs';
     /** How many experts of each layer are on the GPU; 0: all. */
     gpuExperts: number;
+    /** Remembers in IndexedDB which experts are used most. */
+    remember?: boolean;
 }
 
 export interface ExpertsReport {
@@ -22,7 +25,8 @@ export interface ExpertsReport {
     source: string;
     experts: number;
     gpuExperts: number;
-    /** After opening. */
+    /** While opening, and after that. */
+    opening: number;
     reads: number;
     /** The logits of a prompt and of some more tokens; of a diffusion model the tokens and entropies of every step. */
     numbers: number[];
@@ -98,17 +102,18 @@ async function textNumbers(engine: CoreEngine, source: Watched): Promise<{ numbe
     return { numbers, failure };
 }
 
-async function work({ file, wasm, from, gpuExperts }: ExpertsTask): Promise<ExpertsReport> {
+async function work({ file, wasm, from, gpuExperts, remember }: ExpertsTask): Promise<ExpertsReport> {
     const inner = from === 'opfs' ? await opfsSource(file) : new BlobSource(file);
     const source = new Watched(inner);
-    const core = await Core.create({ wasm: await (await fetch(wasm)).arrayBuffer(), gpu });
+    const profiles = remember ? { get: kept<Uint8Array>, set: keep } : undefined;
+    const core = await Core.create({ wasm: await (await fetch(wasm)).arrayBuffer(), gpu, ...(profiles ? { profiles } : {}) });
     const engine = await core.open([source], { backend: 'gpu', precise: true, ...(gpuExperts ? { gpuExperts } : {}) });
     const opened = source.reads;
     const { architecture, experts, gpuExperts: held } = engine.info;
     const found = architecture === 'diffusion-gemma' ? { numbers: await canvasNumbers(engine), failure: '' } : await textNumbers(engine, source);
     engine.close();
     await source.close();
-    return { source: inner.constructor.name, experts, gpuExperts: held, reads: source.reads - opened, ...found };
+    return { source: inner.constructor.name, experts, gpuExperts: held, opening: opened, reads: source.reads - opened, ...found };
 }
 
 addEventListener('message', ({ data }: MessageEvent<ExpertsTask>) => {
