@@ -100,7 +100,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     }
     workgroupBarrier();
     for (var x = thread; x < experts; x += threads) {
-        if (!quiet && atomicLoad(&count[x]) > 0u && table[header + x] == nowhere) { atomicStore(&misses, 1u); }
+        if (!quiet && atomicLoad(&count[x]) > 0u && table[header + x] == nowhere) { atomicMax(&misses, 1u); }
     }
     workgroupBarrier();
     let missed = atomicLoad(&misses) > 0u;
