@@ -53,7 +53,7 @@ function useCalm(frame: Frame): Frame {
         if (wait <= 0) return undefined;
         const timer = setTimeout(() => draw({}), wait);
         return () => clearTimeout(timer);
-    }, [frame]);
+    });
     return shown.current.frame;
 }
 
