@@ -58,7 +58,7 @@ function interrupted(data, out, step, signal, ...more) {
             stdout += bytes;
             if (sent || !stdout.includes(`"event":"step","step":${step},`)) return;
             sent = true;
-            if (typeof signal === "function") signal();
+            if (typeof signal === "function") signal(child);
             else child.kill(signal);
         });
         child.on("close", (code, by) => resolve({code: code ?? by, stdout, stderr}));
@@ -128,6 +128,16 @@ async function trouble() {
     has(full.stderr, "the checkpoint of step 0 cannot be written", "it is said");
     has(full.stderr, "Nothing was kept", "and what was kept");
     check(!existsSync(path("full/checkpoint.gguf")), "no half a checkpoint");
+    // The same in the middle of a training: the checkpoint before it stays.
+    const later = file("later.jsonl", examples);
+    const filled = await interrupted(later, "filled", 20, (child) => spawnSync("prlimit", [`--pid=${child.pid}`, "--fsize=4096"]));
+    equals(filled.code, 2, `a disk that fills up: ${filled.stderr}`);
+    const [, failed, there] = /the checkpoint of step (\d+) cannot be written: [^]*The checkpoint of step (\d+) is there: go on with --resume/.exec(filled.stderr) ?? [];
+    check(Number(there) >= 18 && Number(failed) === Number(there) + 1, `what was kept: ${filled.stderr}`);
+    const rest = train(dense, later, "filled", "--resume", ...settings);
+    equals(rest.status, 0, `it goes on: ${rest.stderr}`);
+    const want = losses(train(dense, later, "unfilled", ...settings).stdout), got = losses(rest.stdout);
+    check(got.has(160) && Math.min(...got.keys()) === Number(there) + 1 && [...got].every(([step, loss]) => want.get(step) === loss), "with the same losses");
     const blocked = train(dense, data, "moving.jsonl/adapter");
     equals(blocked.status, 2, "a folder that cannot be made");
     has(blocked.stderr, "cannot be made", "it is said");

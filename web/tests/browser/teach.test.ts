@@ -1,9 +1,9 @@
 // The Teach page, end to end in Chromium on wasm: the model in the box learns a fact from 20 examples, the page is reloaded in the middle, and
-// the adapter goes to the chat and to the command line, as one from there comes here. Needs build/gemmule, build/web and models/box.gguf.
+// the adapter goes to the chat and to the command line, as one from there comes here; a folder with pictures and a sound. Needs build/gemmule, build/web and models/box.gguf.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -163,6 +163,45 @@ describe('the Teach page', { timeout: 3_000_000 }, () => {
         await page.getByText('1 example', { exact: true }).waitFor();
         await closeDialog(page);
         assert.equal(await page.locator('.teach-rows li').count(), rows); // it was an example before
+    });
+
+    test('a folder with pictures and a sound is chosen or dropped, and learned from', async () => {
+        const chosen = join(folder, 'seen and heard');
+        mkdirSync(join(chosen, 'media'), { recursive: true });
+        copyFileSync('tests/fixtures/tiny-mm.png', join(chosen, 'media/fox.png'));
+        copyFileSync('tests/fixtures/tiny-mm.wav', join(chosen, 'voice.wav'));
+        execFileSync('/usr/bin/python3', ['-c', `from PIL import Image; Image.open('tests/fixtures/tiny-mm.png').convert('RGB').save('${chosen}/media/fox.jpg')`]);
+        const line = (kind: string, path: string, answer: string): string =>
+            JSON.stringify({ messages: [{ role: 'user', content: [{ type: kind, [kind]: path }, { type: 'text', text: 'What is it?' }] }, { role: 'assistant', content: answer }] });
+        const lines = [line('image', 'media/fox.png', 'a fox'), line('image', 'media/fox.jpg', 'a fox'), line('audio', 'voice.wav', 'a voice')];
+        const found = (media: number) => page.waitForFunction((count) => document.querySelector('.teach-facts')?.textContent?.includes(`Pictures and sounds${count}`), media);
+
+        await page.goto(`${site.origin}/#/teach`);
+        await page.reload();
+        await page.waitForSelector('.chip-ready');
+        writeFileSync(join(chosen, 'examples.jsonl'), `${lines.join('\n')}\n${line('image', 'missing.png', 'nothing')}\n`);
+        await importFiles(page, 'Folder', chosen);
+        await page.getByText('line 4').first().waitFor();
+        assert.match(await page.locator('.card', { hasText: 'line 4' }).innerText(), /missing\.png/);
+
+        writeFileSync(join(chosen, 'examples.jsonl'), `${lines.slice(0, 2).join('\n')}\n`);
+        await page.locator('.teach-examples').scrollIntoViewIfNeeded();
+        const box = (await page.locator('.teach-examples').boundingBox())!, client = await page.context().newCDPSession(page);
+        for (const type of ['dragEnter', 'dragOver', 'drop'] as const) {
+            await client.send('Input.dispatchDragEvent', { type, x: box.x + box.width / 2, y: box.y + 10, data: { items: [], files: [chosen], dragOperationsMask: 1 } });
+        }
+        await found(2);
+
+        writeFileSync(join(chosen, 'examples.jsonl'), `${lines.join('\n')}\n`);
+        await importFiles(page, 'Folder', chosen);
+        await found(3);
+        await page.getByLabel('Name').fill('seen and heard');
+        await page.getByText('More settings').click();
+        await page.getByLabel('Rounds').fill('2');
+        await page.getByRole('button', { name: 'Teach', exact: true }).click();
+        await page.waitForFunction(() => /Step\d+ of/.test(document.querySelector('.teach-training')?.textContent ?? ''));
+        await page.waitForSelector('.teach-result');
+        assert.equal(await page.locator('.teach .box-error').count(), 0);
         assert.deepEqual(visit.complaints, []);
         assert.deepEqual(visit.foreign, []);
     });
