@@ -4,11 +4,10 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, test } from 'node:test';
 import { Core } from '../src/core/core.ts';
-import { besideWasm } from '../src/core/threads.ts';
 import { closeTo, coreTests, fails, sourceOf } from './core_cases.ts';
 import { nodeGpu } from './node_gpu.ts';
 import { keptGpu } from './support/kept_gpu.ts';
-import { DENSE, MOE, TWO_LAYERS, UNCHECKED_WASM, WASM } from './support/models.ts';
+import { DENSE, MOE, UNCHECKED_WASM, WASM } from './support/models.ts';
 
 const gpu = keptGpu(await nodeGpu());
 const engineOf = coreTests('gpu', async () => gpu, { backend: 'gpu' });
@@ -50,25 +49,6 @@ test('weights that do not fit into GPU memory are read from the source when they
         part.close();
     }
 });
-
-if (process.env.GEMMULE_LONG === '1') {
-    test('five steps of a training have the losses of wasm', async () => {
-        const core = await Core.create({ wasm: readFileSync(besideWasm(WASM, true, false)), gpu });
-        const examples = Array.from({ length: 6 }, (_, i) => JSON.stringify({ prompt: `Question ${i}`, completion: `Answer ${i}.` })).join('\n');
-        const losses: number[][] = [];
-        for (const backend of ['wasm', 'gpu'] as const) {
-            const engine = await core.open([sourceOf(TWO_LAYERS)], { backend });
-            const training = engine.train([{ path: 'a.jsonl', bytes: new TextEncoder().encode(examples) }], { rank: 2, batch: 2, maxSteps: 5, rate: 1e-2 });
-            while (typeof (await training.next()) !== 'string');
-            losses.push([...training.history().losses]);
-            training.free();
-            engine.close();
-        }
-        const [expected, found] = losses as [number[], number[]];
-        assert.equal(found.length, 5);
-        closeTo(Float32Array.from(found), Float32Array.from(expected), 1e-3);
-    });
-}
 
 test('experts in slots: the logits of a GPU that has all of them', async () => {
     const core = await Core.create({ wasm: readFileSync(UNCHECKED_WASM), gpu });

@@ -4,10 +4,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Gemmule, GemmuleError } from '../src/node.ts';
 import type { Engine, Training } from '../src/node.ts';
-import type { CoreEngineLike, CoreTrainingEvent, CoreTrainingLike, TrainingEnd, TrainingState } from '../src/core/types.ts';
 import { TrainingStore } from '../src/sources/training_store.ts';
 import type { TrainingEvent } from '../src/worker/protocol.ts';
-import { type TrainingHost, Trainings } from '../src/worker/trainings.ts';
 import { fails } from './core_cases.ts';
 import { MemoryFolder, withStorage } from './support/memory_files.ts';
 import { DENSE, MOE, WASM } from './support/models.ts';
@@ -147,73 +145,6 @@ test('a damaged training is listed with what is wrong, and can be deleted', asyn
     assert.deepEqual(await store.list(), []);
     await store.delete('broken');
     await assert.rejects(store.read('broken'), fails('NotFound', /was it deleted/));
-});
-
-/* A training whose device is lost after step 2, once. */
-class LostOnce {
-    readonly checkpoints: (number | null)[] = [];
-    #engine = this.#newEngine();
-
-    #newEngine(): CoreEngineLike {
-        return {
-            info: {}, train: (_files: unknown, _settings: unknown, from: Uint8Array | null): CoreTrainingLike => {
-                this.checkpoints.push(from?.[0] ?? null);
-                return new SteppedTraining(from?.[0] ?? 0, this.checkpoints.length === 1 ? 2 : Infinity);
-            },
-        } as unknown as CoreEngineLike;
-    }
-
-    readonly host: TrainingHost = {
-        ready: async () => this.#engine,
-        lost: (engine, error) => {
-            if (error.name !== 'DeviceLost') return false;
-            assert.equal(engine, this.#engine);
-            this.#engine = this.#newEngine();
-            return true;
-        },
-    };
-}
-
-class SteppedTraining implements CoreTrainingLike {
-    #step: number;
-    #kept = true;
-    readonly #lostAfter: number;
-
-    constructor(from: number, lostAfter: number) {
-        this.#step = from;
-        this.#lostAfter = lostAfter;
-    }
-
-    get state(): TrainingState {
-        return { step: this.#step, steps: 4, keptStep: this.#step } as TrainingState;
-    }
-
-    async next(): Promise<CoreTrainingEvent | TrainingEnd> {
-        if (!this.#kept) {
-            this.#kept = true;
-            return { kind: 'kept', ...this.state };
-        }
-        if (this.#step >= this.#lostAfter) throw new GemmuleError('DeviceLost', 'gone');
-        if (this.#step === 4) return 'complete';
-        this.#step++;
-        this.#kept = false;
-        return { kind: 'step', ...this.state };
-    }
-
-    stop(): void {}
-    checkpoint = () => Uint8Array.of(this.#step);
-    adapter = () => Uint8Array.of(10 * this.#step);
-    history = () => ({ losses: new Float32Array(this.#step), evaluations: [] });
-    free(): void {}
-}
-
-test('after a lost device a training goes on from the last state', async () => {
-    const device = new LostOnce(), events: TrainingEvent[] = [];
-    const args = { training: 1, name: 'x', data: { name: 'a.jsonl', blob: new Blob(['{}']), media: [] }, settings: {}, store: false };
-    const outcome = await new Trainings(device.host).run(args, new AbortController().signal, (event) => events.push(event));
-    assert.deepEqual(device.checkpoints, [null, 2]);
-    assert.deepEqual(events.flatMap((event) => (event.kind === 'step' || event.kind === 'lost' ? [`${event.kind} ${event.step}`] : [])), ['step 1', 'step 2', 'lost 2', 'step 3', 'step 4']);
-    assert.deepEqual([outcome.end, outcome.adapter], ['complete', Uint8Array.of(40)]);
 });
 
 test('bad settings and bad examples are refused with a reason', async () => {

@@ -57,7 +57,7 @@ let context: BrowserContext;
 const profile = mkdtempSync(join(tmpdir(), 'gemmule-package-'));
 before(async () => {
     server = await startServer({
-        files: { '/model.gguf': 'tests/fixtures/tiny-dense.gguf', '/unchecked.wasm': `${process.env.GEMMULE_WASM ?? 'build/wasm'}/gemmule-unchecked.wasm` },
+        files: { '/model.gguf': 'tests/fixtures/tiny-dense.gguf', '/unchecked.wasm': `${process.env.GEMMULE_WASM ?? 'build/wasm'}/gemmule-unchecked.wasm`, '/unchecked/gemmule-train.wasm': `${process.env.GEMMULE_WASM ?? 'build/wasm'}/gemmule-unchecked.wasm` },
         headers: { 'content-security-policy': POLICY },
         routes: {
             '/': (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>a page</title>'),
@@ -136,6 +136,29 @@ test('the model in the box sees and hears, on the CPU and on the GPU', { timeout
     const answers = (options: object) => checkBox(evaluate, options, process.env['GEMMULE_LONG'] === '1');
     const onCpu = await answers({ backend: 'wasm' });
     assert.deepEqual(await answers({ backend: 'gpu', wasmUrl: '/unchecked.wasm' }), onCpu);
+    assert.deepEqual(complaints, []);
+    await page.close();
+});
+
+// ---- training ----
+
+test('five steps on the GPU have the losses of the CPU', { timeout: 3_000_000 }, async () => {
+    const { page, complaints, run } = await visit();
+    const model = process.env['GEMMULE_LONG'] === '1' ? 'models/box.gguf' : 'tests/fixtures/two-layers.gguf';
+    const { wasm, gpu } = await run<{ wasm: number[]; gpu: number[] }>(`
+        const losses = {}, data = Array.from({ length: 6 }, (_, i) => ({ prompt: 'Question ' + i, completion: 'Answer ' + i + '.' }));
+        for (const backend of ['wasm', 'gpu']) {
+            const engine = await Gemmule.load(await (await fetch('/${model}')).blob(), { backend, training: true, wasmUrl: '/unchecked/gemmule.wasm' });
+            losses[backend] = [];
+            for await (const event of engine.train({ data, rank: 2, batch: 2, maxSteps: 5, rate: 1e-2, store: false }))
+                if (event.kind === 'step') losses[backend].push(event.loss);
+            if (engine.info.backend !== backend) throw new Error(engine.info.device);
+            await engine.unload();
+        }
+        return losses;`);
+    assert.equal(gpu.length, 5);
+    assert.ok(wasm[4]! < wasm[0]!, `it learns: ${wasm.join()}`);
+    for (const [step, loss] of gpu.entries()) assert.ok(Math.abs(loss - wasm[step]!) < 1e-3 * wasm[step]!, `step ${step + 1}: ${loss}, on the CPU ${wasm[step]}`);
     assert.deepEqual(complaints, []);
     await page.close();
 });
