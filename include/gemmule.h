@@ -191,8 +191,8 @@ GM_API size_t gm_session_tokens(const gm_session *session, const int32_t **token
  * not computed again. GM_AGAIN until done: repeat the call with the same tokens.
  *
  * Tokens alone do not say which picture or sound they stand for. Those that the session holds keep theirs; the tokens of one that it
- * does not hold are refused with GM_BAD_ARGUMENT, here and by gm_session_append. So a conversation with media is brought to another
- * session, or to an engine that was reopened after GM_DEVICE_LOST, by gm_reply_start with its messages or by a snapshot.
+ * does not hold are refused with GM_BAD_ARGUMENT, here and by gm_session_append; a single one is text. So a conversation with media is
+ * brought to another session, or to an engine that was reopened after GM_DEVICE_LOST, by gm_reply_start with its messages or by a snapshot.
  *
  * Other tokens, and other calls on the session, are refused with GM_BUSY until then, or until gm_session_cancel. After an
  * error or a cancel the session holds what was computed so far and can go on. */

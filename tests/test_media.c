@@ -104,6 +104,10 @@ static void second_questions(gm_session *s, const gm_message *talk, size_t held)
     again = open_session(s->engine, GM_KV_DEFAULT, 0);
     CHECK(gm_session_set(again, own, count, why, sizeof why) == GM_BAD_ARGUMENT && strstr(why, "stands for a picture"));
     CHECK(gm_session_append(again, own, count, why, sizeof why) == GM_BAD_ARGUMENT && !gm_session_tokens(again, NULL));
+    const size_t  soft = s->soft.spans[0].begin;
+    const int32_t lone[] = { own[soft - 1], own[soft], own[soft + SOFT] };
+    while ((status = gm_session_set(again, lone, COUNT_OF(lone), why, sizeof why)) == GM_AGAIN) {}
+    CHECK_MESSAGE(!status, "one soft token alone is text: %s", why);
     a = ask(again, talk, 3, 20);
     CHECK_MESSAGE(a.status == GM_DONE && a.stats.media_encoded == 1, "after that, a reply does: %s", why);
     gm_session_free(again);
