@@ -345,7 +345,7 @@ def compare_with_transformers(weights, sizes, tok, device):
     return witness, worst
 
 
-def write_expectation(path, witness, tok, device, count=4, rows=12):
+def write_expectation(path, witness, tok, device, count=4, rows=6):
     """transformers' logits of the last tokens of held-out prompts of text, as `gemmule check` reads them."""
     metadata, tensors = [("general.architecture", gguf.STRING, "expect")], []
     short = [s for s in score.read_set(held_out_sets()[0]) if len(s["messages"]) < 5]
