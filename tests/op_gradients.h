@@ -586,6 +586,8 @@ static void test_gradients(const backend *b) {
     test_attention_gradient(b, 70, 16, 4, 1, 16, 0);
     test_attention_gradient(b, 67, 8, 3, 1, 0, 20);
     test_attention_gradient(b, 67, 64, 8, 4, 9, 33);
+    test_attention_gradient(b, 18, 256, 2, 1, 0, 0);
+    test_attention_gradient(b, 18, 512, 2, 1, 0, 0); /* the largest heads */
     test_expert_gradients(b, 5, 24, 32, 8, 2);
     test_expert_gradients(b, 9, 288, 32, 7, 3);
     test_lora_gradients(b, LORA_PLAIN, 5, 33, 35, 3, 0);

@@ -86,6 +86,8 @@ static void test_backend(const backend *b) {
     test_matmul(b, TYPE_F16, 32, 33, 5);
     test_experts(b, TYPE_Q4_K, 11, 256, 256, 4, 2);
     test_matmul(b, TYPE_F16, 130, 160, 150); /* several tiles of rows and of columns */
+    test_matmul(b, TYPE_Q4_K, 130, 256, 150);
+    test_matmul(b, TYPE_Q6_K, 34, 512, 129);
     test_matmul(b, TYPE_BF16, 70, 96, 129);
     test_matmul(b, TYPE_F32, 65, 33, 130);
     test_clipped(b, TYPE_F16, 1, 64, 96); /* with separate clamps on the GPU */

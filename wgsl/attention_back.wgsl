@@ -21,7 +21,6 @@ override q_offset: u32 = 0u;
 override d_offset: u32 = 0u;
 
 override quads: u32 = (head + 3u) / 4u;
-const steps = ${STEPS}u;
 const threads = 128u;
 const batch = 16u; // own rows
 const tile = 32u;  // others
@@ -62,8 +61,8 @@ var<workgroup> other_at:   array<u32, tile>;
 var<workgroup> other_row:  array<u32, tile>;
 var<workgroup> own_tile:   array<vec4<f32>, batch * chunk>;         // [row, quad]
 var<workgroup> other_tile: array<vec4<f32>, tile * (chunk + 1u)>;
-var<workgroup> p_tile:     array<f32, tile * batch>;                // [other, own]
-var<workgroup> e_tile:     array<f32, tile * batch>;
+var<workgroup> p_tile:     array<vec4<f32>, tile * batch / 4u>;     // [other, four own rows]
+var<workgroup> e_tile:     array<vec4<f32>, tile * batch / 4u>;
 
 fn quad_of_query(at: u32, quad: u32, second: bool) -> vec4<f32> {
     if (at == nowhere || quad >= quads) { return vec4<f32>(); }
@@ -113,6 +112,8 @@ fn weigh(kv_head: u32, thread: u32) {
     let scores = products(kv_head, false, thread);
     let slopes = products(kv_head, true, thread);
     let other = thread % tile;
+    var p_four = vec4<f32>();
+    var e_four = vec4<f32>();
     for (var i = 0u; i < 4u; i++) {
         let own = thread / tile * 4u + i;
 #if KIND == queries
@@ -126,16 +127,20 @@ fn weigh(kv_head: u32, thread: u32) {
         let index = own_row[own];
         let there = query != nowhere && own_at[own] != nowhere;
 #endif
-        var p = 0.0;
-        var e = 0.0;
         if (there && index >= first_seen(row) && index <= last_seen(row)) {
-            p = exp(scores[i] - logs[query]);
-            e = p * (slopes[i] - delta[query]);
+            let p = exp(scores[i] - logs[query]);
+            p_four[i] = p;
+            e_four[i] = p * (slopes[i] - delta[query]);
         }
-        p_tile[other * batch + own] = p;
-        e_tile[other * batch + own] = e;
     }
+    p_tile[other * (batch / 4u) + thread / tile] = p_four;
+    e_tile[other * (batch / 4u) + thread / tile] = e_four;
     workgroupBarrier();
+}
+
+// A quad times each of four weights: what four rows get of it.
+fn outer(weights: vec4<f32>, four: vec4<f32>) -> mat4x4<f32> {
+    return mat4x4<f32>(weights.x * four, weights.y * four, weights.z * four, weights.w * four);
 }
 
 fn write_quad(at: u32, quad: u32, four: vec4<f32>) {
@@ -157,7 +162,18 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         own_at[thread] = select(nowhere, query_at(mine, thread, kv_head), has_query(mine, thread));
         own_row[thread] = query_row(mine, thread);
     }
-    var sums: array<array<vec4<f32>, ${STEPS}>, 4>;
+    // a matrix for each of a thread's quads, a column for each of its rows; named, so that the compiler keeps them in registers
+    var s0 = mat4x4<f32>();
+#if STEPS == 1
+#else
+    var s1 = mat4x4<f32>();
+#if STEPS == 2
+#else
+    var s2 = mat4x4<f32>();
+    var s3 = mat4x4<f32>();
+#endif
+#endif
+    let quad = thread % 32u;
     for (var index = begin; index < end; index += tile) {
         workgroupBarrier();
         if (thread < tile) {
@@ -166,17 +182,38 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         }
         weigh(kv_head, thread);
         for (var j = 0u; j < tile; j++) {
-            for (var s = 0u; s < steps; s++) {
-                let four = quad_of_key(other_at[j], kv_head, thread % 32u + 32u * s, false);
-                for (var i = 0u; i < 4u; i++) { sums[i][s] += e_tile[j * batch + thread / 32u * 4u + i] * four; }
-            }
+            let e = e_tile[j * (batch / 4u) + thread / 32u];
+            let slot = other_at[j];
+            s0 += outer(e, quad_of_key(slot, kv_head, quad, false));
+#if STEPS == 1
+#else
+            s1 += outer(e, quad_of_key(slot, kv_head, quad + 32u, false));
+#if STEPS == 2
+#else
+            s2 += outer(e, quad_of_key(slot, kv_head, quad + 64u, false));
+            s3 += outer(e, quad_of_key(slot, kv_head, quad + 96u, false));
+#endif
+#endif
         }
     }
-    for (var i = 0u; i < 4u; i++) {
-        let at = own_at[thread / 32u * 4u + i];
-        if (at == nowhere) { continue; }
-        for (var s = 0u; s < steps; s++) { write_quad(at, thread % 32u + 32u * s, sums[i][s]); }
-    }
+    write_rows(thread, quad, s0);
+#if STEPS == 1
+#else
+    write_rows(thread, quad + 32u, s1);
+#if STEPS == 2
+#else
+    write_rows(thread, quad + 64u, s2);
+    write_rows(thread, quad + 96u, s3);
+#endif
+#endif
+}
+
+fn write_rows(thread: u32, quad: u32, four: mat4x4<f32>) {
+    let own = thread / 32u * 4u;
+    if (own_at[own] != nowhere) { write_quad(own_at[own], quad, four[0]); }
+    if (own_at[own + 1u] != nowhere) { write_quad(own_at[own + 1u], quad, four[1]); }
+    if (own_at[own + 2u] != nowhere) { write_quad(own_at[own + 2u], quad, four[2]); }
+    if (own_at[own + 3u] != nowhere) { write_quad(own_at[own + 3u], quad, four[3]); }
 }
 #else
 struct Tokens { span: u32, tokens: u32, first: u32 } // the first row of the span, its tokens (0: there are none), the tile's first
@@ -215,8 +252,22 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         least = min(least, at);
         if (at != nowhere) { most = max(most, at); }
     }
-    var of_keys: array<array<vec4<f32>, ${STEPS}>, 4>;
-    var of_values: array<array<vec4<f32>, ${STEPS}>, 4>;
+    // of keys and of values, as above
+    var k0 = mat4x4<f32>();
+    var v0 = mat4x4<f32>();
+#if STEPS == 1
+#else
+    var k1 = mat4x4<f32>();
+    var v1 = mat4x4<f32>();
+#if STEPS == 2
+#else
+    var k2 = mat4x4<f32>();
+    var v2 = mat4x4<f32>();
+    var k3 = mat4x4<f32>();
+    var v3 = mat4x4<f32>();
+#endif
+#endif
+    let quad = thread % 32u;
     let pairs = mine.tokens * group;
     for (var pair = 0u; pair < pairs; pair += tile) {
         if (last_seen(mine.span + min(pair + tile - 1u, pairs - 1u) / group) < least) { continue; }
@@ -229,24 +280,48 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         }
         weigh(kv_head, thread);
         for (var j = 0u; j < tile; j++) {
-            for (var s = 0u; s < steps; s++) {
-                let q = quad_of_query(other_at[j], thread % 32u + 32u * s, false);
-                let d = quad_of_query(other_at[j], thread % 32u + 32u * s, true);
-                for (var i = 0u; i < 4u; i++) {
-                    of_keys[i][s]   += e_tile[j * batch + thread / 32u * 4u + i] * q;
-                    of_values[i][s] += p_tile[j * batch + thread / 32u * 4u + i] * d;
-                }
-            }
+            let e = e_tile[j * (batch / 4u) + thread / 32u];
+            let p = p_tile[j * (batch / 4u) + thread / 32u];
+            let at = other_at[j];
+            k0 += outer(e, quad_of_query(at, quad, false));
+            v0 += outer(p, quad_of_query(at, quad, true));
+#if STEPS == 1
+#else
+            k1 += outer(e, quad_of_query(at, quad + 32u, false));
+            v1 += outer(p, quad_of_query(at, quad + 32u, true));
+#if STEPS == 2
+#else
+            k2 += outer(e, quad_of_query(at, quad + 64u, false));
+            v2 += outer(p, quad_of_query(at, quad + 64u, true));
+            k3 += outer(e, quad_of_query(at, quad + 96u, false));
+            v3 += outer(p, quad_of_query(at, quad + 96u, true));
+#endif
+#endif
         }
     }
-    for (var i = 0u; i < 4u; i++) {
-        let own = thread / 32u * 4u + i;
-        if (own >= count) { continue; }
-        let at = (mine.span + mine.first + own) * 2u * kv_heads + kv_head;
-        for (var s = 0u; s < steps; s++) {
-            write_quad(at, thread % 32u + 32u * s, of_keys[i][s]);
-            write_quad(at + kv_heads, thread % 32u + 32u * s, of_values[i][s]);
-        }
-    }
+    let first = mine.span + mine.first;
+    write_tokens(thread, quad, first, count, kv_head, k0);
+    write_tokens(thread, quad, first, count, kv_heads + kv_head, v0);
+#if STEPS == 1
+#else
+    write_tokens(thread, quad + 32u, first, count, kv_head, k1);
+    write_tokens(thread, quad + 32u, first, count, kv_heads + kv_head, v1);
+#if STEPS == 2
+#else
+    write_tokens(thread, quad + 64u, first, count, kv_head, k2);
+    write_tokens(thread, quad + 64u, first, count, kv_heads + kv_head, v2);
+    write_tokens(thread, quad + 96u, first, count, kv_head, k3);
+    write_tokens(thread, quad + 96u, first, count, kv_heads + kv_head, v3);
+#endif
+#endif
+}
+
+// Row `row` of the thread's tokens; `count` of the tile's 16 are there.
+fn write_tokens(thread: u32, quad: u32, first: u32, count: u32, row: u32, four: mat4x4<f32>) {
+    let own = thread / 32u * 4u;
+    if (own < count) { write_quad((first + own) * 2u * kv_heads + row, quad, four[0]); }
+    if (own + 1u < count) { write_quad((first + own + 1u) * 2u * kv_heads + row, quad, four[1]); }
+    if (own + 2u < count) { write_quad((first + own + 2u) * 2u * kv_heads + row, quad, four[2]); }
+    if (own + 3u < count) { write_quad((first + own + 3u) * 2u * kv_heads + row, quad, four[3]); }
 }
 #endif

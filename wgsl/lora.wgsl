@@ -105,12 +105,45 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     if (any) {
         let matrix = ((slot * experts + expert_of(first, group.y)) * rank + first_rank % rank) * k;
         let last = ${COUNT} - 1u;
+#if RANKS == 4
+        // four tokens and four ranks; named, so that the compiler keeps the sums in registers
+        let row = a_offset + group.y * a_row_stride;
+        let at0 = row + min(first, last) * a_token_stride;
+        let at1 = row + min(first + 1u, last) * a_token_stride;
+        let at2 = row + min(first + 2u, last) * a_token_stride;
+        let at3 = row + min(first + 3u, last) * a_token_stride;
+        var s0 = vec4<f32>();
+        var s1 = vec4<f32>();
+        var s2 = vec4<f32>();
+        var s3 = vec4<f32>();
+        for (var i = thread; i < k; i += threads) {
+            let a0 = a[matrix + i];
+            let a1 = a[matrix + k + i];
+            let a2 = a[matrix + 2u * k + i];
+            let a3 = a[matrix + 3u * k + i];
+            let x0 = x[at0 + i];
+            let x1 = x[at1 + i];
+            let x2 = x[at2 + i];
+            let x3 = x[at3 + i];
+            s0 += vec4<f32>(total(a0 * x0), total(a1 * x0), total(a2 * x0), total(a3 * x0));
+            s1 += vec4<f32>(total(a0 * x1), total(a1 * x1), total(a2 * x1), total(a3 * x1));
+            s2 += vec4<f32>(total(a0 * x2), total(a1 * x2), total(a2 * x2), total(a3 * x2));
+            s3 += vec4<f32>(total(a0 * x3), total(a1 * x3), total(a2 * x3), total(a3 * x3));
+        }
+        for (var r = 0u; r < 4u; r++) {
+            sums[r] = s0[r];
+            sums[4u + r] = s1[r];
+            sums[8u + r] = s2[r];
+            sums[12u + r] = s3[r];
+        }
+#else
         for (var i = thread; i < k; i += threads) {
             for (var t = 0u; t < tokens_each; t++) {
                 let value = x[a_offset + min(first + t, last) * a_token_stride + group.y * a_row_stride + i];
                 for (var r = 0u; r < ranks; r++) { sums[t * ranks + r] += total(a[matrix + r * k + i] * value); }
             }
         }
+#endif
     }
     for (var t = 0u; t < tokens_each; t++) {
         let weight = set_weight(first + t, slot);
@@ -138,11 +171,60 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     out[at.z * slots * rank + at.x] = value;
 }
 #else
+#if TOKENS == 8
+fn before(entry: u32, at: vec3<u32>) -> unit {
+#if ADDED
+    return y[a_offset + entry * a_token_stride + at.y * a_row_stride + at.x];
+#else
+    return unit();
+#endif
+}
+#endif
+
 @compute @workgroup_size(threads)
 fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     let first = at.z * tokens_each;
     if (at.x >= m || first >= ${COUNT}) { return; }
     let last = ${COUNT} - 1u;
+#if TOKENS == 8
+    // named, so that the compiler keeps the sums in registers
+    var s0 = before(first, at);
+    var s1 = before(min(first + 1u, last), at);
+    var s2 = before(min(first + 2u, last), at);
+    var s3 = before(min(first + 3u, last), at);
+    var s4 = before(min(first + 4u, last), at);
+    var s5 = before(min(first + 5u, last), at);
+    var s6 = before(min(first + 6u, last), at);
+    var s7 = before(min(first + 7u, last), at);
+    for (var slot = 0u; slot < slots; slot++) {
+        var any = false;
+        for (var t = 0u; t < 8u; t++) { any = any || set_weight(first + t, slot) != 0.0; }
+        if (!any) { continue; }
+        let matrix = slot * rank * m + at.x;
+        let row = u_offset + at.y * slots * rank + slot * rank;
+        for (var r = 0u; r < rank; r++) {
+            let column = b[matrix + r * m];
+            s0 += column * u[row + first * u_token_stride + r];
+            s1 += column * u[row + min(first + 1u, last) * u_token_stride + r];
+            s2 += column * u[row + min(first + 2u, last) * u_token_stride + r];
+            s3 += column * u[row + min(first + 3u, last) * u_token_stride + r];
+            s4 += column * u[row + min(first + 4u, last) * u_token_stride + r];
+            s5 += column * u[row + min(first + 5u, last) * u_token_stride + r];
+            s6 += column * u[row + min(first + 6u, last) * u_token_stride + r];
+            s7 += column * u[row + min(first + 7u, last) * u_token_stride + r];
+        }
+    }
+    let to = (first * groups.y + at.y) * m + at.x;
+    let next = groups.y * m;
+    out[to] = s0;
+    if (first + 1u <= last) { out[to + next] = s1; }
+    if (first + 2u <= last) { out[to + 2u * next] = s2; }
+    if (first + 3u <= last) { out[to + 3u * next] = s3; }
+    if (first + 4u <= last) { out[to + 4u * next] = s4; }
+    if (first + 5u <= last) { out[to + 5u * next] = s5; }
+    if (first + 6u <= last) { out[to + 6u * next] = s6; }
+    if (first + 7u <= last) { out[to + 7u * next] = s7; }
+#else
     var sums: array<unit, ${TOKENS}>;
 #if ADDED
     for (var t = 0u; t < tokens_each; t++) {
@@ -164,5 +246,6 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     for (var t = 0u; t < tokens_each && first + t <= last; t++) {
         out[((first + t) * groups.y + at.y) * m + at.x] = sums[t];
     }
+#endif
 }
 #endif

@@ -5,7 +5,7 @@
 //   KIND loss   z = a, or cap · tanh(a / cap) with CAPPED; routes is [entries, 2] here: the target, and the bits of its weight w
 //               out = w · slope · (softmax(z) − 1 at the target); loss = −w · ln softmax(z)[target]
 //
-//   a, out  f32 [entries, n]     dispatch (1, entries, 1)
+//   a, out  f32 [entries, n], of the loss in units     dispatch (1, entries, 1)
 
 #include "run.wgsl"
 
@@ -14,8 +14,10 @@ override used: u32 = 1u;
 override cap:  f32 = 1.0;
 const threads = 256u;
 
-@group(0) @binding(0) var<storage, read_write> a:      array<f32>;
-@group(0) @binding(1) var<storage, read_write> out:    array<f32>;
+#include "unit.wgsl"
+
+@group(0) @binding(0) var<storage, read_write> a:      array<unit>;
+@group(0) @binding(1) var<storage, read_write> out:    array<unit>;
 @group(0) @binding(2) var<storage, read>       run:    Run;
 @group(0) @binding(3) var<storage, read_write> routes: array<u32>;
 
@@ -57,14 +59,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 }
 #else
-#include "unit.wgsl"
 #include "curves.wgsl"
 
 @group(0) @binding(4) var<storage, read_write> loss: array<f32>;
 
 var<workgroup> partial: array<f32, threads>;
 
-fn logit(at: u32) -> f32 {
+#if WIDE
+fn highest(x: unit) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }
+#else
+fn highest(x: unit) -> f32 { return x; }
+#endif
+
+fn logits(at: u32) -> unit {
 #if CAPPED
     return cap * precise_tanh(a[at] / cap);
 #else
@@ -77,9 +84,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let entry = group.y;
     if (entry >= ${COUNT}) { return; }
     let first = entry * n;
-    var largest = -3.0e38;
-    for (var i = thread; i < n; i += threads) { largest = max(largest, logit(first + i)); }
-    partial[thread] = largest;
+    var largest = unit(-3.0e38);
+    for (var i = thread; i < n; i += threads) { largest = max(largest, logits(first + i)); }
+    partial[thread] = highest(largest);
     for (var half = threads / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (thread < half) { partial[thread] = max(partial[thread], partial[thread + half]); }
@@ -87,9 +94,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     workgroupBarrier();
     let most = partial[0];
     workgroupBarrier();
-    var part = 0.0;
-    for (var i = thread; i < n; i += threads) { part += exp(logit(first + i) - most); }
-    partial[thread] = part;
+    var part = unit();
+    for (var i = thread; i < n; i += threads) { part += exp(logits(first + i) - most); }
+    partial[thread] = total(part);
     for (var half = threads / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (thread < half) { partial[thread] += partial[thread + half]; }
@@ -98,10 +105,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let sum = partial[0];
     let goal = routes[2u * entry];
     let weight = bitcast<f32>(routes[2u * entry + 1u]);
-    if (thread == 0u) { loss[entry] = weight * (most + log(sum) - logit(first + goal)); }
     for (var i = thread; i < n; i += threads) {
-        let z = logit(first + i);
-        var slope = weight * (exp(z - most) / sum - select(0.0, 1.0, i == goal));
+        let z = logits(first + i);
+        var slope = weight * (exp(z - most) / sum);
+#if WIDE
+        let here = vec4<u32>(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u) == vec4<u32>(goal);
+        slope -= select(vec4<f32>(), vec4<f32>(weight), here);
+        if (any(here)) { loss[entry] = weight * (most + log(sum) - z[goal % 4u]); }
+#else
+        if (i == goal) {
+            slope -= weight;
+            loss[entry] = weight * (most + log(sum) - z);
+        }
+#endif
 #if CAPPED
         slope *= 1.0 - (z / cap) * (z / cap);
 #endif

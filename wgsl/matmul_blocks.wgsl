@@ -1,4 +1,4 @@
-// Matrix times many columns, with weights of 16 or 32 bits and f32 activations and sums: y[c, row] = Σ_i W[row, i] · x[c, i].
+// Matrix times many columns, with weights converted to f32, and f32 activations and sums: y[c, row] = Σ_i W[row, i] · x[c, i].
 //
 //   weights  one tile of W (weights.wgsl), binding 0
 //   x        f32, column c at x_offset + c · x_token_stride, binding 1
@@ -39,24 +39,35 @@ var<workgroup> x_tile: array<vec4<f32>, places * quads * x_stride>; // [place, q
 
 // ---- loading ----
 
+#if QUANTISED
+const row_items = 1u; // an item is a chunk, of which a step keeps a half
+struct Raw { q: RawQuants, s: vec4<u32>, chunk: u32 }
+#else
 #if LOW == 32
 const row_items = 4u; // an item is 16 bytes: a quad, or two
 #else
 const row_items = 2u;
 #endif
+alias Raw = vec4<u32>;
+#endif
 const w_slots = tile_rows * row_items / threads;
 const x_slots = tile_columns * quads / threads;
 
-struct Fetched { w: array<vec4<u32>, w_slots>, x: array<vec4<f32>, x_slots> }
+struct Fetched { w: array<Raw, w_slots>, x: array<vec4<f32>, x_slots>, half: u32 }
 
 // Step s has half s % 2 of chunk s / 2. Steps past the end repeat the last.
 fn fetch(place: Place, step: u32, thread: u32) -> Fetched {
     let s = min(step, 2u * chunks_of_row() - 1u);
     var next: Fetched;
+    next.half = s % 2u;
     for (var i = 0u; i < w_slots; i++) {
         let item = thread + i * threads;
         let row = w_row(place, item / row_items) * chunks_of_row();
+#if QUANTISED
+        next.w[i] = Raw(raw_quants(row + s / 2u), raw_scales(row + s / 2u), row + s / 2u);
+#else
         next.w[i] = weights[(2u * row + s) * row_items + item % row_items];
+#endif
     }
     for (var i = 0u; i < x_slots; i++) {
         let item = thread + i * threads;
@@ -70,7 +81,18 @@ fn keep(next: Fetched, to: u32, thread: u32) {
         let item = thread + i * threads;
         let row = item / row_items;
         let w = next.w[i];
-#if LOW == 32
+#if QUANTISED
+        let both = unpack_quants(w.q);
+        let s = with_bias(unpack_scales(w.s, w.chunk));
+        let q = select(both.low, both.high, next.half == 1u);
+        let scale = select(s.x, s.y, next.half == 1u);
+        let offset = select(s.z, s.w, next.half == 1u);
+        let at = to * quads * w_stride + row;
+        w_tile[at] = q_values(q.x) * scale + offset;
+        w_tile[at + w_stride] = q_values(q.y) * scale + offset;
+        w_tile[at + 2u * w_stride] = q_values(q.z) * scale + offset;
+        w_tile[at + 3u * w_stride] = q_values(q.w) * scale + offset;
+#elif LOW == 32
         w_tile[(to * quads + item % row_items) * w_stride + row] = bitcast<vec4<f32>>(w);
 #else
         let at = (to * quads + item % row_items * 2u) * w_stride + row;

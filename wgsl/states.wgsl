@@ -109,8 +109,9 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
 #elif KIND == squares
 const threads = 256u;
 #include "reduce.wgsl"
+#include "unit.wgsl"
 
-@group(0) @binding(0) var<storage, read_write> state:  array<f32>;
+@group(0) @binding(0) var<storage, read_write> state:  array<unit>; // n of them
 @group(0) @binding(1) var<storage, read_write> out:    array<f32>;
 #if MORE
 @group(0) @binding(2) var<storage, read_write> before: array<f32>;
@@ -126,9 +127,16 @@ fn main(
 #else
     let subgroup_size = 1u;
 #endif
-    var sum = 0.0;
-    for (var i = thread; i < n; i += threads) { sum += state[i] * state[i]; }
-    sum = workgroup_sum(sum, thread, subgroup_size);
+    // four loads are under way at a time
+    var sums = vec4<f32>();
+    for (var i = thread; i < n; i += 4u * threads) {
+        let a = square(state[i]);
+        let b = square(state[min(i + threads, n - 1u)]);
+        let c = square(state[min(i + 2u * threads, n - 1u)]);
+        let d = square(state[min(i + 3u * threads, n - 1u)]);
+        sums += select(vec4<f32>(), vec4<f32>(a, b, c, d), vec4<u32>(i) + vec4<u32>(0u, threads, 2u * threads, 3u * threads) < vec4<u32>(n));
+    }
+    var sum = workgroup_sum((sums.x + sums.y) + (sums.z + sums.w), thread, subgroup_size);
 #if MORE
     sum += before[0];
 #endif

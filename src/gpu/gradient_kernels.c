@@ -146,12 +146,13 @@ static gpu_kernel dropout_kernel(const op *o, uint32_t count) {
 static gpu_kernel loss_kernel(const op *o, uint32_t count) {
     const bool route = o->kind == OP_ROUTE_BACK;
     gpu_kernel k = { .file = "loss.wgsl", .x = 1, .y = count, .z = 1 };
+    const bool wide = !route && o->in[0]->ne[0] % 4 == 0;
     kernel_define(&k, "KIND", route ? "route" : "loss");
-    kernel_define(&k, "WIDE", "0");
+    kernel_define(&k, "WIDE", kernel_flag(wide));
     kernel_define(&k, "COUNT", gradient_count(o->out));
     kernel_define(&k, "SCALE", kernel_flag(route && o->in[2]));
     kernel_define(&k, "CAPPED", kernel_flag(!route && o->factor > 0));
-    kernel_constant(&k, "n", (double)o->in[0]->ne[0]);
+    kernel_constant(&k, "n", (double)(o->in[0]->ne[0] / (wide ? 4 : 1)));
     if (route) kernel_constant(&k, "used", o->used);
     else if (o->factor > 0) kernel_constant(&k, "cap", (double)o->factor);
     kernel_bind(&k, BIND_IN + 0);
@@ -206,9 +207,11 @@ static gpu_kernel lora_gradient_kernel(const op *o, uint32_t count) {
 }
 
 static gpu_kernel square_sum_kernel(const op *o) {
-    gpu_kernel k = state_kernel("squares", false);
+    gpu_kernel     k = state_kernel("squares", false);
+    const uint64_t n = o->in[0]->ne[0];
     kernel_define(&k, "MORE", kernel_flag(o->in[1] != NULL));
-    kernel_constant(&k, "n", (double)o->in[0]->ne[0]);
+    kernel_define(&k, "WIDE", kernel_flag(n % 4 == 0));
+    kernel_constant(&k, "n", (double)(n % 4 ? n : n / 4));
     kernel_bind(&k, BIND_IN + 0);
     kernel_bind(&k, BIND_OUT);
     if (o->in[1]) kernel_bind(&k, BIND_IN + 1);
@@ -250,7 +253,7 @@ gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, erro
 enum { ATTENTION_BACK_ROWS = 16 }; /* `batch` in attention_back.wgsl */
 
 gm_status gpu_attention_back_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e) {
-    static const char *const steps[] = { "0", "1", "2", "3", "4" };
+    static const char *const steps[] = { "0", "1", "2", "4", "4" };
     const tensor            *q = o->in[0], *d = o->in[2];
     const bool               queries = o->kind == OP_ATTENTION_BACK_Q;
     TRY(gpu_kv_check(kv, e));

@@ -87,10 +87,9 @@ static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, c
     return splits;
 }
 
-/* matmul_blocks.wgsl: large blocks of weights that are numbers, for many columns. */
+/* matmul_blocks.wgsl: large blocks, for many columns. */
 static bool takes_blocks(const gpu_info *info, const gpu_matmul_job *job) {
-    const quant_type type = job->weights->type;
-    return info->blocks && !job->q8 && !job->used && (type == TYPE_F32 || type == TYPE_F16 || type == TYPE_BF16);
+    return info->blocks && !job->q8 && !job->used;
 }
 
 /* Whether matmul_blocks.wgsl has room for two steps of 4 quads. */

@@ -4,8 +4,8 @@
  * One column goes to product.wgsl, which can compute it from a residual and a norm, and pass the result through a gate.
  * Up to 32 columns, or 8 on a GPU with subgroup matrices, go to product_columns.wgsl, which reads a row once for up to 4 columns, or with
  * experts each to product.wgsl. More go to matmul.wgsl, or, if the quantise kernel has converted the activations (gpu_matmul_takes_q8 says
- * whether it should), to matmul_q8.wgsl (8 bits) or, with subgroup matrices, to matmul_matrix.wgsl (f16). Weights of 16 or 32 bits with
- * more than 32 columns go to matmul_blocks.wgsl instead of matmul.wgsl. */
+ * whether it should), to matmul_q8.wgsl (8 bits) or, with subgroup matrices, to matmul_matrix.wgsl (f16). More than
+ * 32 columns without experts go to matmul_blocks.wgsl instead of matmul.wgsl. */
 
 #ifndef GM_GPU_MATMUL_H
 #define GM_GPU_MATMUL_H
