@@ -5,7 +5,9 @@
 //   KIND queries  out_i = Σ_j e · k_j       a workgroup has 16 queries (attention_tile.wgsl) and goes through the keys they see
 //                 dispatch (1, for each span its tokens · group / 16 rounded up, kv_heads), group = heads / kv_heads
 //   KIND keys     out = Σ_i e · q_i for each key, then Σ_i p · d_i for its value: a workgroup has 16 tokens of a span, and goes through the
-//                 queries that see them     dispatch (1, for each span its tokens / 16 rounded up, kv_heads)
+//                 queries that see them     dispatch (splits, for each span its tokens / 16 rounded up, kv_heads)
+//                 A sequence has few such tiles, so splits divide the queries: each takes every splits-th tile of them, and writes its sums
+//                 split_stride after those of the split before it; matmul_sum.wgsl adds them
 //
 //   queries, gradients  f32 [tokens, heads, head]     logs, delta  f32 [tokens, heads]     keys, values  see kv.wgsl
 //   out                 f32 [tokens, heads, head], or [tokens, 2 · kv_heads, head]
@@ -19,6 +21,8 @@ override head:     u32;
 override heads:    u32;
 override q_offset: u32 = 0u;
 override d_offset: u32 = 0u;
+override splits:   u32 = 1u;
+override split_stride: u32 = 0u;
 
 override quads: u32 = (head + 3u) / 4u;
 const threads = 128u;
@@ -143,8 +147,10 @@ fn outer(weights: vec4<f32>, four: vec4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(weights.x * four, weights.y * four, weights.z * four, weights.w * four);
 }
 
+var<private> first_out: u32; // of the split
+
 fn write_quad(at: u32, quad: u32, four: vec4<f32>) {
-    for (var i = 0u; i < 4u && 4u * quad + i < head; i++) { out[at * head + 4u * quad + i] = four[i]; }
+    for (var i = 0u; i < 4u && 4u * quad + i < head; i++) { out[first_out + at * head + 4u * quad + i] = four[i]; }
 }
 
 #if KIND == queries
@@ -269,7 +275,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 #endif
     let quad = thread % 32u;
     let pairs = mine.tokens * group;
-    for (var pair = 0u; pair < pairs; pair += tile) {
+    for (var pair = tile * workgroup.x; pair < pairs; pair += tile * splits) {
         if (last_seen(mine.span + min(pair + tile - 1u, pairs - 1u) / group) < least) { continue; }
         if (first_seen(mine.span + pair / group) > most) { break; }
         workgroupBarrier();
@@ -299,6 +305,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 #endif
         }
     }
+    first_out = workgroup.x * split_stride;
     let first = mine.span + mine.first;
     write_tokens(thread, quad, first, count, kv_head, k0);
     write_tokens(thread, quad, first, count, kv_heads + kv_head, v0);

@@ -17,39 +17,34 @@ bool gpu_back_by_matrices(const gpu_info *info, const weight_layout *w, uint32_t
     return gpu_matmul_by_matrices(info, w->type, columns) && (w->tiles < 2 || w->experts > 1 || w->tile_rows % 32 == 0);
 }
 
-/* The weights of a tile as what is multiplied: its rows are the values of the weights' rows. */
-static weight_layout back_turned(const gpu_back_job *job, const weight_tile *tile) {
-    weight_layout  turned = *job->weights;
-    const uint32_t rows = job->used ? job->weights->rows : tile->rows;
+/* The rows of a tile of weights as what is multiplied: its rows are the values of the weights' rows. */
+static weight_layout back_turned(const weight_layout *w, uint32_t rows) {
+    weight_layout turned = *w;
     turned.k = rows;
     turned.chunks = divide_up(rows, 32);
-    turned.rows = turned.tile_rows = job->weights->k;
+    turned.rows = turned.tile_rows = w->k;
     turned.tiles = 1;
     return turned;
 }
 
-static gpu_matmul_job back_matrix_job(const gpu_back_job *job, const weight_layout *turned) {
-    return (gpu_matmul_job){ .weights = turned,
-                             .like = turned,
-                             .tokens = job->tokens,
-                             .used = job->used,
-                             .q8 = true,
-                             .x_slots = job->used > 0,
-                             .split = true };
-}
-
 static gpu_tile back_matrix_tile(const gpu_info *info, const gpu_back_job *job, const weight_tile *tile) {
-    const weight_layout  turned = back_turned(job, tile);
-    const gpu_matmul_job like = back_matrix_job(job, &turned);
-    return gpu_matmul_tile(info, &like);
+    const weight_layout  turned = back_turned(job->weights, job->used ? job->weights->rows : tile->rows);
+    const weight_layout  like = back_turned(job->like, job->like->rows);
+    const gpu_matmul_job product = { .weights = &turned,
+                                     .like = &like,
+                                     .tokens = job->tokens,
+                                     .used = job->used,
+                                     .q8 = true,
+                                     .x_slots = job->used > 0,
+                                     .split = true };
+    return gpu_matmul_tile(info, &product);
 }
 
 /* `y`: where the first of the splits goes. */
 static void back_matrix_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_job *job, const weight_tile *tile,
                                gpu_place y, uint64_t split_stride) {
-    const weight_layout turned = back_turned(job, tile);
-    gpu_matmul_job      like = back_matrix_job(job, &turned);
-    const gpu_tile      t = gpu_matmul_tile(info, &like);
+    const weight_layout turned = back_turned(job->weights, job->used ? job->weights->rows : tile->rows);
+    const gpu_tile      t = back_matrix_tile(info, job, tile);
     const gpu_groups    groups = { job->weights->experts, job->tokens, job->used, gpu_tile_columns(info, &t) };
     const uint32_t      per = job->used ? job->used : 1;
     *out = (gpu_kernel){ .file = "matmul_matrix.wgsl" };

@@ -251,8 +251,25 @@ gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, erro
 /* ---- attention ---- */
 
 enum { ATTENTION_BACK_ROWS = 16 }; /* `batch` in attention_back.wgsl */
+enum { ATTENTION_BACK_WORKGROUPS = 512, ATTENTION_BACK_SPLITS = 16 };
 
-gm_status gpu_attention_back_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e) {
+uint32_t gpu_attention_back_splits(const gpu_info *info, const gpu_kv *kv, uint32_t tokens) {
+    const uint64_t tiles = (uint64_t)rounded_up(tokens, ATTENTION_BACK_ROWS) * kv->kv_heads;
+    const uint64_t wanted = info->software ? 2 : ATTENTION_BACK_WORKGROUPS;
+    uint32_t       splits = 1;
+    while (splits < ATTENTION_BACK_SPLITS && tiles * splits < wanted) splits *= 2;
+    return splits;
+}
+
+/* Values of keys and of values, of each token. */
+static uint64_t attention_back_row(const gpu_kv *kv) { return (uint64_t)2 * kv->kv_heads * kv->head; }
+
+uint64_t gpu_attention_back_partial_bytes(const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
+    return splits > 1 ? splits * tokens * attention_back_row(kv) * sizeof(float) : 0;
+}
+
+gm_status gpu_attention_back_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
+                                     size_t *count, error *e) {
     static const char *const steps[] = { "0", "1", "2", "4", "4" };
     const tensor            *q = o->in[0], *d = o->in[2];
     const bool               queries = o->kind == OP_ATTENTION_BACK_Q;
@@ -269,12 +286,26 @@ gm_status gpu_attention_back_kernel(const op *o, const gpu_kv *kv, uint32_t toke
     kernel_constant(out, "kv_heads", kv->kv_heads);
     kernel_constant(out, "q_offset", (double)q->offset);
     kernel_constant(out, "d_offset", (double)d->offset);
+    const bool partial = !queries && splits > 1;
     kernel_bind(out, BIND_IN + 0);
-    kernel_bind(out, BIND_OUT);
+    kernel_bind(out, partial ? BIND_PARTIAL : BIND_OUT);
     kernel_bind(out, BIND_RUN);
     kernel_bind(out, BIND_KEYS);
     kernel_bind(out, BIND_VALUES);
     for (int i = 2; i < 5; i++) kernel_bind(out, BIND_IN + i);
+    *count = 1;
+    if (partial) {
+        const uint32_t rows = (uint32_t)attention_back_row(kv);
+        const tensor  *y = o->out;
+        kernel_constant(out, "splits", splits);
+        kernel_constant(out, "split_stride", (double)tokens * rows);
+        out->x = splits;
+        gpu_matmul_sum_kernel(&out[(*count)++], &(gpu_sum_job){ .rows = rows,
+                                                                .splits = splits,
+                                                                .tokens = tokens,
+                                                                .y = { (uint32_t)y->offset, (uint32_t)y->token_stride,
+                                                                       (uint32_t)y->row_stride } });
+    }
     out->tile_queries = ATTENTION_BACK_ROWS;
     out->token_queries = queries ? (uint32_t)q->ne[1] / kv->kv_heads : 1;
     out->y = rounded_up((uint64_t)tokens * out->token_queries, ATTENTION_BACK_ROWS);

@@ -12,14 +12,19 @@ gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, erro
 /* CONCAT: a dispatch for each input; returns their number. */
 size_t gpu_concat_kernels(gpu_kernel out[OP_INPUTS], const op *o, uint32_t count);
 
-/* ATTENTION_BACK_Q and ATTENTION_BACK_KV. */
-gm_status gpu_attention_back_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e);
+/* ATTENTION_BACK_Q and ATTENTION_BACK_KV. The latter divides the queries among so many workgroups: with more than one, their sums go to
+ * BIND_PARTIAL, and gpu_matmul_sum_kernel adds them. Returns the number of dispatches in *count. */
+uint32_t  gpu_attention_back_splits(const gpu_info *info, const gpu_kv *kv, uint32_t tokens);
+uint64_t  gpu_attention_back_partial_bytes(const gpu_kv *kv, uint32_t tokens, uint32_t splits);
+gm_status gpu_attention_back_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
+                                     size_t *count, error *e);
 
 /* MATMUL_BACK and MATMUL_EXPERTS_BACK: a dispatch for each tile of the weights. The rows that are summed are divided among the tiles, and
  * more finely where there would be too few workgroups. If there are several parts, they go to BIND_PARTIAL, and gpu_matmul_sum_kernel adds
  * them. */
 typedef struct {
     const weight_layout *weights;
+    const weight_layout *like;       /* decides tiles of matrices; the same as `weights` except in a check */
     uint32_t  part_first, part_rows; /* the rows of the matrix, if others lie joined with it; part_rows 0: all */
     uint32_t  tokens, used;          /* used: experts, 0: none; their columns and results are contiguous */
     uint32_t  columns;               /* with experts: of a tile of their groups */

@@ -179,7 +179,8 @@ static void plan_decide_shrinks(gpu_plan *p, size_t i) {
         !gpu_few_columns(gpu_host_info(p->backend->host), p->tokens) || !read_as_shrunk(p, o->out))
         return;
     for (size_t j = 0; j < i && !attention; j++) {
-        if (p->ops[j].splits > 1 && p->g.ops[j].out == plan_base(x)) attention = &p->g.ops[j];
+        const bool attends = p->g.ops[j].kind == OP_ATTENTION || p->g.ops[j].kind == OP_ATTEND;
+        if (attends && p->ops[j].splits > 1 && p->g.ops[j].out == plan_base(x)) attention = &p->g.ops[j];
     }
     if (!attention || (attention->kind == OP_ATTENTION && attention->sum) || x->offset)
         return; /* with logs: other bindings */
@@ -211,6 +212,10 @@ gm_status plan_decide(gpu_plan *p, error *e) {
         if (op_is_product_back(o) && !status && !p->backend->precise)
             d->q8 = gpu_back_by_matrices(gpu_host_info(p->backend->host), &d->weight->layout, plan_count(p, o->out));
         if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) d->splits = plan_splits(p, o);
+        if (o->kind == OP_ATTENTION_BACK_KV) {
+            const gpu_kv kv = plan_kv(p, o);
+            d->splits = gpu_attention_back_splits(gpu_host_info(p->backend->host), &kv, p->tokens);
+        }
         if (o->kind == OP_GEGLU) d->aligned = plan_base(o->in[0]) != plan_base(o->in[1]);
     }
     for (size_t i = 0; i < g->op_count && !status; i++) plan_decide_column(p, i, uses);
@@ -317,6 +322,7 @@ gpu_back_job plan_back_job(const gpu_plan *p, size_t i) {
     const plan_op *d = &p->ops[i];
     const bool     experts = o->kind == OP_MATMUL_EXPERTS_BACK;
     return (gpu_back_job){ .weights = &d->weight->layout,
+                           .like = &d->weight->like,
                            .part_first = d->part_first,
                            .part_rows = d->part_rows,
                            .tokens = plan_count(p, o->out),
@@ -411,6 +417,10 @@ static uint64_t product_partial_bytes(const gpu_plan *p, size_t i) {
 
 static uint64_t plan_partial_bytes(const gpu_plan *p, size_t i) {
     const op *o = &p->g.ops[i];
+    if (o->kind == OP_ATTENTION_BACK_KV) {
+        const gpu_kv kv = plan_kv(p, o);
+        return gpu_attention_back_partial_bytes(&kv, p->tokens, p->ops[i].splits);
+    }
     if (p->ops[i].splits) return gpu_attention_partial_bytes(o, p->tokens, p->ops[i].splits);
     if (o->kind == OP_PRODUCTS) return product_partial_bytes(p, i);
     if (o->kind == OP_CANVAS_HEAD) {

@@ -396,7 +396,9 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
     case OP_MATMUL_BACK:
     case OP_MATMUL_EXPERTS_BACK: return record_product_back(&r, e);
     case OP_ATTENTION_BACK_Q:
-    case OP_ATTENTION_BACK_KV: TRY(gpu_attention_back_kernel(o, &kv, p->tokens, k, e)); break;
+    case OP_ATTENTION_BACK_KV:
+        TRY(gpu_attention_back_kernels(o, &kv, p->tokens, p->ops[i].splits, k, &count, e));
+        break;
     case OP_CONCAT: count = gpu_concat_kernels(k, o, plan_count(p, o->out)); break;
     case OP_KV_STORE: TRY(gpu_kv_store_kernel(o, &kv, p->tokens, k, e)); break;
     case OP_ATTENTION:

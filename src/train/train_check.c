@@ -11,9 +11,6 @@
 
 enum { CHECK_TOKENS = 40, CHECK_FIRST = 23 }; /* of two sequences */
 
-/* The model's logits take so much at a time: trainer.c. */
-#define CHECK_LOGITS_BYTES (UINT64_C(64) << 20)
-
 /* How far a part may be off: of its norm, and of the mean norm of all parts. Subgroup matrices multiply in f16. */
 #define CHECK_TOLERANCE 4e-2
 #define CHECK_SLACK 4e-3
@@ -129,7 +126,7 @@ static gm_status check_open(train_check *c, error *e) {
 static gm_status check_begin(train_check *c, size_t side, error *e) {
     const model    *small = miniature_model(c->small);
     const uint64_t  row = (uint64_t)c->engine->weights.config.vocabulary * sizeof(float);
-    const uint64_t  outputs = max_size((size_t)(CHECK_LOGITS_BYTES / row), 1);
+    const uint64_t  outputs = max_size((size_t)(trainer_logits_bytes(c->engine) / row), 1);
     trainer_options o = { .adapter = c->trained, .tokens = CHECK_TOKENS, .dropout = c->o.dropout ? 0.25f : 0 };
     if (side == ON_GPU) {
         o.tokens = max_size(c->o.tokens, CHECK_TOKENS);

@@ -8,6 +8,12 @@
 
 #define TRAIN_LOGITS_BYTES (UINT64_C(64) << 20)
 
+/* Subgroup matrices compute many columns at a time, and so fast that these are no long dispatch. */
+uint64_t trainer_logits_bytes(const gm_engine *engine) {
+    return engine->on_gpu && gpu_host_info(engine->gpu.host)->subgroup_matrix ? 2 * TRAIN_LOGITS_BYTES
+                                                                              : TRAIN_LOGITS_BYTES;
+}
+
 const train_parameters *trainer_parameters(const trainer *t) { return &t->parameters; }
 uint64_t                trainer_bytes(const trainer *t) { return t->bytes; }
 uint32_t                trainer_kept(const trainer *t) { return t->kept; }
@@ -99,7 +105,7 @@ static gm_status trainer_make_plans(trainer *t, bool retries, error *e) {
 }
 
 static gm_status trainer_plan(trainer *t, const trainer_options *o, error *e) {
-    const uint64_t all = o->logits_bytes ? o->logits_bytes : TRAIN_LOGITS_BYTES;
+    const uint64_t all = o->logits_bytes ? o->logits_bytes : trainer_logits_bytes(t->engine);
     const uint64_t row = (uint64_t)t->m->config.vocabulary * sizeof(float);
     t->chunk = min_size(t->tokens, all / row ? (size_t)(all / row) : 1);
     TRY(trainer_fit(t, o->memory ? o->memory : t->backend->memory ? t->backend->memory(t) : 0, o->repeated, e));

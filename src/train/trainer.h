@@ -28,7 +28,7 @@ typedef struct {
     size_t                frozen_count;
     size_t                tokens; /* the most of a run */
     uint64_t memory;       /* for the activations of all layers; those that do not fit are computed twice. 0: any */
-    uint64_t logits_bytes; /* the most for the logits of some tokens; 0: 64 MiB */
+    uint64_t logits_bytes; /* the most for the logits of some tokens; 0: trainer_logits_bytes */
     uint32_t repeated;     /* so many layers are computed twice in any case */
     float    dropout;      /* the share of its input that the adapter does not see; 0: it sees all */
     uint64_t seed;         /* of that */
@@ -37,6 +37,8 @@ typedef struct {
 
 typedef struct trainer trainer;
 
+/* What logits_bytes 0 means. */
+uint64_t  trainer_logits_bytes(const gm_engine *engine);
 gm_status trainer_new(gm_engine *engine, const trainer_options *options, trainer **out, error *e);
 void      trainer_free(trainer *t);
 

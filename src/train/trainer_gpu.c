@@ -8,9 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_SECONDS 0.05    /* what a submit may take */
-#define FIRST_WORK 1e9        /* operations of the first one, when the speed is not known */
-#define TOKEN_BYTES (5 << 20) /* of activations, where the GPU's memory has no limit that we know of */
+#define PIECE_SECONDS 0.05 /* what a submit may take */
+#define FIRST_WORK 1e9     /* operations of the first one, when the speed is not known */
+/* Of the activations of a token, where the GPU's memory has no limit that we know of: with up to so many tokens, and for each beyond. Who
+ * learns from more at a time has more. */
+#define TOKEN_BYTES ((uint64_t)11 << 19)
+#define FEW_TOKENS 512
+#define FURTHER_BYTES ((uint64_t)10 << 20)
 #define LEAST_BYTES (256 << 20)
 #define WRITE_BYTES (8 << 20) /* at a time */
 #define READ_BYTES (32 << 20)
@@ -70,7 +74,8 @@ static gm_status gpu_measure(trainer *t, uint64_t *bytes, error *e) {
 
 static uint64_t gpu_memory(const trainer *t) {
     const uint64_t limit = gpu_host_limit(gpu_of(t)), used = gpu_host_bytes(gpu_of(t));
-    const uint64_t usual = TOKEN_BYTES * (uint64_t)t->tokens;
+    const uint64_t few = t->tokens < FEW_TOKENS ? t->tokens : FEW_TOKENS;
+    const uint64_t usual = TOKEN_BYTES * few + FURTHER_BYTES * (t->tokens - few);
     if (!limit) return usual > LEAST_BYTES ? usual : LEAST_BYTES;
     uint64_t others = used + t->parameters.bytes + 2 * (uint64_t)t->chunk * t->m->config.vocabulary * sizeof(float);
     for (uint32_t i = 0; i < t->m->config.layers; i++) {
