@@ -141,6 +141,12 @@ async function trouble() {
     const blocked = train(dense, data, "moving.jsonl/adapter");
     equals(blocked.status, 2, "a folder that cannot be made");
     has(blocked.stderr, "cannot be made", "it is said");
+    const experts = train("tests/fixtures/tiny-moe.gguf", data, "experts", "--targets", "q,experts");
+    equals(experts.status, 2, "experts in a PEFT folder");
+    has(experts.stderr, "ends with .gguf", "it is said before anything is computed");
+    equals(train("tests/fixtures/tiny-moe.gguf", data, "experts.gguf", "--targets", "experts,router,head,embedding", "--layers", "1", "--max-steps", "1", "--quiet").status, 0, "experts in a GGUF");
+    const info = spawnSync(program, ["adapter", "info", path("experts.gguf"), "tests/fixtures/tiny-moe.gguf", "--json"], {env, encoding: "utf8"});
+    check(/blk\.1\.ffn_\w+_exps/.test(info.stdout) && !/blk\.[02]\./.test(info.stdout) && info.stdout.includes("token_embd") && info.stdout.includes("output"), `its parts: ${info.stdout}${info.stderr}`);
     const narrow = train(dense, data, "narrow", "--memory", "100K");
     equals(narrow.status, 4, "too little memory");
     has(narrow.stderr, "--max-tokens", "what needs less");

@@ -118,6 +118,11 @@ static gm_status train_paths(train_job *j, error *e) {
     const bool   single = str_ends_with(str_of(out), ".gguf");
     const char  *slash = length && out[length - 1] == '/' ? "" : "/";
     j->out = out;
+    if (!single && j->values->targets && strstr(j->values->targets, "experts"))
+        return fail(
+            e, GM_BAD_ARGUMENT,
+            "PEFT has no form for adapters of experts: give --out a path that ends with .gguf, such as %.60s.gguf",
+            out);
     if (!length || length > sizeof j->file - 64)
         return fail(e, GM_BAD_ARGUMENT, "--out needs a path, not '%.60s'", out);
     snprintf(j->file, sizeof j->file, single ? "%s" : "%s%sadapter_model.safetensors", out, slash);
@@ -255,7 +260,7 @@ static gm_status train_save_adapter(const train_job *j, error *e) {
     const gm_status status = gm_training_save_adapter(j->training, j->out, why, sizeof why);
     if (!status) return GM_OK;
     return fail(e, status, "the adapter cannot be written: %s.%s", why,
-                j->saved ? " The checkpoint has everything: make room, and go on with --resume" : "");
+                j->saved ? " The checkpoint has everything: go on with --resume when it can be written" : "");
 }
 
 static void train_report_end(const train_job *j, const gm_training_event *event, const char *end) {

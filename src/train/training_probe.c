@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROBE_FIRST = 16, PROBE_GROWTH = 4 };
-#define PROBE_SECONDS 0.1
+enum { PROBE_FIRST = 4, PROBE_GROWTH = 4 };
+#define PROBE_SECONDS 0.3
 
 void training_probe_end(training_probe *p) {
     free(p->ids);
@@ -45,7 +45,7 @@ gm_status training_probe_work(gm_training *t, double deadline, error *e) {
         if (!p->begun) TRY(probe_begin(t, e));
         TRY(trainer_work(t->trainer, deadline, e));
         const double took = clock_seconds() - p->since;
-        const bool   counts = p->runs || !t->engine->on_gpu; /* a GPU compiles its shaders in the first one */
+        const bool   counts = p->runs; /* in the first one, a GPU compiles its shaders, and a file comes into memory */
         p->begun = false;
         p->runs++;
         if (counts && (took >= PROBE_SECONDS || p->tokens == most)) {
