@@ -250,6 +250,27 @@ static void test_check_kv(gpu_host *h, quant_type kv, const char *name) {
     close_subject(&s);
 }
 
+/* Experts in slots have a kernel more, and a check for it, which is refused like any other. */
+static void test_expert_slots(gpu_host *h) {
+    static const char  slots[] = "the slots of experts";
+    self_check_options options = quick_check;
+    subject            s;
+    error              e = { 0 }, refused = { 0 };
+    spoiler            none = { 0 }, wrong = { .what = slots, .times = 1, .add = 1000 };
+    size_t             without = 0, with = 0, spoiled = 0;
+    TEST("%s", slots);
+    if (!check_open_model(&s, models[1].path)) return;
+    CHECK_MESSAGE(run_self_check(h, &s, &options, &none, &without, &e) == GM_OK, "%s", e.why);
+    const size_t pipelines = gpu_pipelines(h);
+    options.slots = true;
+    CHECK_MESSAGE(run_self_check(h, &s, &options, &none, &with, &e) == GM_OK, "%s", e.why);
+    CHECK_MESSAGE(with == without + 1 && gpu_pipelines(h) > pipelines, "%zu checks, %zu without; %zu pipelines", with,
+                  without, gpu_pipelines(h) - pipelines);
+    CHECK(run_self_check(h, &s, &options, &wrong, &spoiled, &refused) == GM_NO_DEVICE && strstr(refused.why, slots));
+    CHECK_MESSAGE(gpu_host_bytes(h) == 0, "%llu bytes are left", (unsigned long long)gpu_host_bytes(h));
+    close_subject(&s);
+}
+
 /* The sampler's share of a check, for tests/test_broken_kernels.mjs: shaders are broken one at a time. */
 static void test_draws(gpu_host *h) {
     subject s;
@@ -275,12 +296,14 @@ int main(int argc, char **argv) {
         if (!h) return test_end();
         if (argc > 1) {
             if (!strcmp(argv[1], "draws")) test_draws(h);
+            else if (!strcmp(argv[1], "slots")) test_expert_slots(h);
             else if (!strcmp(argv[1], "towers")) test_tower_checks(h, true, 5), test_tower_checks(h, false, 6);
             else test_check_kv(h, TYPE_Q8_0, "q8_0");
             gpu_host_close(h);
             return test_end();
         }
         test_right(h, disabled[i] ? "a GPU without features" : "the GPU", !disabled[i]);
+        test_expert_slots(h);
         if (!disabled[i]) {
             test_check_kv(h, TYPE_Q8_0, "q8_0");
             test_check_kv(h, TYPE_F32, "f32");

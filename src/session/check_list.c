@@ -21,6 +21,7 @@ enum {
     GIVEN_COLUMN = 512,      /* length of a column in 8 bits, which another product must compute */
     TILE_ROWS = 165,         /* more than the largest tile has, and not a multiple of its rows */
     EXPERT_ROWS = 69,
+    CACHED_ROWS = 64,  /* experts in slots are made of whole pieces */
     CANVAS_ROWS = 300, /* two chunks in software */
     SHORT_K = 768,     /* for products with several columns: 24 chunks, so that k is split */
     ODD_K = 800,       /* the same with 25 chunks, if the block size allows it */
@@ -484,6 +485,25 @@ static gm_status add_run(lister *l, const graph *g, const gpu_kv_layer *kv, cons
     return status ? status : add_checks(l, e);
 }
 
+/* A product of experts once more, with fewer slots than experts, which the cache of experts loads as the run asks for them. */
+static gm_status add_slots(lister *l, error *e) {
+    self_check *c = l->c;
+    for (size_t i = 0; i < c->count; i++) {
+        check          copy = c->checks[i];
+        check_product *last = &copy.products[copy.product_count ? copy.product_count - 1 : 0];
+        if (!copy.product_count || !copy.products[0].routed || !last->routed || last->w.experts < 2) continue;
+        copy.cached = true;
+        last->w.rows = CACHED_ROWS;
+        snprintf(copy.what, sizeof copy.what, "the slots of experts");
+        check *checks = list_grown(c->checks, c->count, &c->capacity, sizeof *checks, e);
+        if (!checks) return e->status;
+        c->checks = checks;
+        c->checks[c->count++] = copy;
+        return GM_OK;
+    }
+    return GM_OK;
+}
+
 gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
                           error *e) {
     lister        l = { .c = c,
@@ -516,6 +536,7 @@ gm_status check_list_make(self_check *c, const graph *g, const model_config *con
         l.run = (check_run){ .tokens = outputs, .class = 64, .outputs = outputs };
         status = add_run(&l, g, kv, known, e);
     }
+    if (!status && options->slots && !options->checked) status = add_slots(&l, e);
     if (!status) status = add_plan_kernels(&l, e);
     gpu_kernel_list_free(&l.plans);
     gpu_backend_clear(&l.model);

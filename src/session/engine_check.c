@@ -20,7 +20,8 @@ static gm_status check_new(gm_engine *engine, quant_type kv, const quant_type *c
         .plans = !software && !engine->gpu.budget,
         .quick = software,
         .canvas = engine->denoiser ? denoiser_graph(engine->denoiser) : NULL,
-        .canvas_length = config->canvas.length
+        .canvas_length = config->canvas.length,
+        .slots = engine->budget.slots < engine->budget.experts
     };
     TRY(self_check_new(engine->gpu.host, &engine->text, config, &options, out, e));
     self_check_read_by(*out, engine->reads);

@@ -50,6 +50,9 @@ static void close_check(self_check *c) {
     if (c->gpu_kv.k) gpu_buffer_free(c->host, c->gpu_kv.k);
     if (c->gpu_kv.v) gpu_buffer_free(c->host, c->gpu_kv.v);
     gpu_backend_clear(&c->gpu);
+    gpu_backend_keep_to(&c->gpu, NULL);
+    gpu_budget_free(&c->budget);
+    c->budget = (gpu_budget){ 0 };
     cpu_plan_free(c->reference);
     graph_free(&c->g); /* the CPU's cache lies in its arena */
     c->g = (graph){ 0 };
@@ -134,6 +137,11 @@ static gm_status open_check(self_check *c, const check *k, error *e) {
     most = (uint32_t)min_size(most, DISTINCT_TOKENS);
     TRY(check_build(c, k, data, false, &c->g, e));
     if (is_attention(k->o.kind)) TRY(make_caches(c, k, e));
+    if (k->cached) {
+        const budget_options slots = { .slots = (uint32_t)k->products[0].w.experts - 1 };
+        TRY(gpu_budget_make(&c->budget, &c->g, &slots, e));
+        gpu_backend_keep_to(&c->gpu, &c->budget);
+    }
     TRY(gpu_backend_find_weights(&c->gpu, &c->g, e));
     check_choose_kernels(&c->gpu, k, data);
     return cpu_plan_new(&c->cpu, &c->g, most, most, &c->reference, e);

@@ -35,6 +35,7 @@ typedef struct {
     const self_check_tower *tower;
     const graph *canvas; /* of a diffusion model: its denoiser, which runs canvases of so many tokens; NULL: none */
     uint32_t     canvas_length;
+    bool         slots; /* experts have slots (gpu/experts.h) */
 } self_check_options;
 
 /* Graphs, config and host must outlive it. For a tower, `config` is NULL. */

@@ -60,7 +60,8 @@ typedef struct {
     uint32_t      heads, kv_heads, head, window; /* attention */
     uint32_t      axes;                          /* ROPE_TABLE */
     bool          store;
-    uint64_t      start; /* position of the first token */
+    bool          cached; /* experts have slots, one less than there are experts */
+    uint64_t      start;  /* position of the first token */
     check_run     runs[MOST_RUNS];
     size_t        run_count;
 } check;
@@ -88,7 +89,8 @@ struct self_check {
     size_t       next, run;
     bool         open, uploaded;
     graph        g;
-    gpu_plan    *plan; /* of the run */
+    gpu_budget   budget; /* of a check with slots */
+    gpu_plan    *plan;   /* of the run */
     cpu_plan    *reference;
     gpu_kv_layer gpu_kv;
     kv_layer     cpu_kv;
