@@ -10,8 +10,8 @@ foreach(file ${FILES})
   # Drops comments, indentation and empty lines, a third of the text.
   string(REGEX REPLACE "( 20)* 2f 2f( [1-9a-f].| 0[^a])* 0a" " 0a" bytes "${bytes}")
   string(REGEX REPLACE " 0a(( 20| 0a)+)" " 0a" bytes "${bytes}")
-  if(SQUEEZE) # also the spaces around ( ) { } , ; = and all but one of several
-    string(REGEX REPLACE "( 20)*( 28| 29| 7b| 7d| 2c| 3b| 3d)( 20)*" "\\2" bytes "${bytes}")
+  if(SQUEEZE) # also the spaces around ( ) { } , ; = : * + < > and all but one of several
+    string(REGEX REPLACE "( 20)*( 28| 29| 7b| 7d| 2c| 3b| 3d| 3a| 2a| 2b| 3c| 3e)( 20)*" "\\2" bytes "${bytes}")
     string(REGEX REPLACE "( 20)+" " 20" bytes "${bytes}")
   endif()
   string(REGEX REPLACE " (..)" "0x\\1," bytes "${bytes}")
