@@ -22,7 +22,8 @@
 #   adapters   E2B with four adapters of rank 16 on all projections: one of them and none in turn; from one to another; 8 sequences with none, one,
 #              and all four
 #   experts    26B with all experts on the GPU, with all but one of each layer (nearly all are found), and with 96, 64 and 32 of 128: by random
-#              routing and by skewed routing; each measurement has the hit rate, the bytes of experts per token and the upload's bandwidth
+#              routing and by skewed routing; each measurement has the hit rate, the bytes of experts per token, how many came from copies in
+#              main memory, and the upload's bandwidth; the kernel that looks up slots (kernels-slots.txt)
 #   train      E2B learns from 512 and 2,048 tokens a step, rank 16 on all projections: train-native and train-node (with profiles,
 #              profile-train-*), train-kernels natively and in Node (kernels-train-*.txt), train-26b natively without expert adapters;
 #              each measurement has the most GPU memory that nvidia-smi saw
@@ -320,6 +321,7 @@ step_experts() {
         for slots in ${SLOTS:-127 96 64 32}; do natively 60 "$experts" -p "${prompts%% *}" -n "$decode" --gpu-experts "$slots"; done
     done
     rm -f "$work/$experts.gguf" # skewed: not what other steps expect
+    limited 30 "$native" kernels_gpu "${quick[@]}" slots >"$out/kernels-slots.txt"
 }
 
 step_train-native() {

@@ -16,6 +16,8 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "gpu/experts.h"
+#include "gpu/kernels.h"
 #include "gpu/pipeline.h"
 #include "gpu/sampler_kernels.h"
 #include "model/synth_parts.h"
@@ -342,6 +344,52 @@ static gm_status run_samplers(bench *b) {
     return b->e.status;
 }
 
+/* ---- the slots of experts: a dispatch that plans have only if experts are cached ------------------------------------------- */
+
+static gm_status run_slots(bench *b, uint32_t tokens) {
+    enum { REPEATS = 64 };
+    const uint32_t repeats = b->quick ? 1 : REPEATS, pairs = tokens * USED;
+    const tensor   weight = { .ne = { 1, 1, EXPERTS } };
+    op             product = { .used = USED };
+    gpu_kernel     kernel;
+    gpu_words      list = { 0 };
+    char           name[64];
+    snprintf(name, sizeof name, "slots of experts, %u token%s", tokens, tokens == 1 ? "" : "s");
+    if (b->pattern && !strstr(name, b->pattern)) return GM_OK;
+    product.in[FUSED_W0] = (tensor *)&weight;
+    TRY(gpu_slots_kernel(&product, &kernel, &b->e));
+    /* routes, slots, run, table, report: as the kernel binds them */
+    range       ranges[] = { { 0, 2 * pairs * sizeof(uint32_t) },
+                             { 0, 2 * pairs * sizeof(uint32_t) },
+                             { 0, 4 * (RUN_HEADER_WORDS + RECORD_WORDS * tokens) },
+                             { 0, (EXPERT_HEADER + 2 * EXPERTS) * sizeof(uint32_t) },
+                             { 0, EXPERT_REPORT_WORDS * sizeof(uint32_t) } };
+    gpu_binding bindings[COUNT_OF(ranges)];
+    uint32_t   *routes = calloc(2 * pairs, sizeof *routes);
+    if (!routes) return fail_memory(&b->e, "routes", ranges[0].bytes);
+    for (uint32_t i = 0; i < pairs; i++) routes[i / USED * 2 * USED + i % USED] = i * 29 % EXPERTS;
+    for (uint32_t i = 0; i < COUNT_OF(ranges) && !b->e.status; i++) {
+        ranges[i].buffer = gpu_buffer_new(b->gpu.host, round_up(ranges[i].bytes, 16), &b->e);
+        bindings[i] = (gpu_binding){ i, ranges[i].buffer, 0, ranges[i].bytes };
+    }
+    if (!b->e.status) gpu_buffer_write(b->gpu.host, ranges[0].buffer, 0, routes, ranges[0].bytes, &b->e);
+    if (!b->e.status) gpu_buffer_write(b->gpu.host, ranges[2].buffer, 0, &tokens, sizeof tokens, &b->e);
+    const gpu_id pipeline = b->e.status ? 0 : gpu_kernel_pipeline(b->gpu.host, &kernel, &b->e);
+    const gpu_id group = pipeline ? gpu_group_new(b->gpu.host, pipeline, bindings, COUNT_OF(bindings), &b->e) : 0;
+    gpu_words_begin(&list);
+    for (uint32_t i = 0; i < repeats && group; i++) gpu_words_dispatch(&list, pipeline, group, 1, 1, 1);
+    if (list.failed) fail_memory(&b->e, "a command list", list.count);
+    if (!b->e.status) {
+        const double seconds = seconds_per_list(b, &(job){ .list = &list }) / repeats;
+        print_row(b, name, (figures){ .seconds = seconds, .dispatches = 1, .bytes = 2 * ranges[0].bytes });
+    }
+    gpu_group_free(b->gpu.host, group);
+    for (size_t i = 0; i < COUNT_OF(ranges); i++) gpu_buffer_free(b->gpu.host, ranges[i].buffer);
+    free(list.data);
+    free(routes);
+    return b->e.status;
+}
+
 /* ---- the program -------------------------------------------------------------------------------------------------------- */
 
 static void begin_report(bench *b) {
@@ -371,6 +419,8 @@ static gm_status run_all(bench *b) {
     begin_report(b);
     for (size_t i = 0; i < COUNT_OF(all_rows) && !b->e.status; i++) run_row(b, &all_rows[i], &filled);
     if (!b->e.status) run_samplers(b);
+    if (!b->e.status) run_slots(b, 1);
+    if (!b->e.status) run_slots(b, 256);
     if (b->json && !b->e.status) printf("%s\n]}\n", b->report.data);
     return b->e.status;
 }
