@@ -49,20 +49,20 @@ read -ra synth <<<"${SYNTH:-}"
 older=blocks,matrix_attention,large_batches
 out=results
 steps=()
+ops=(ops-native ops-attention ops-matmul ops-experts) towers=(tower-small tower-large tower-pairs tower-native)
+train=(train-native train-node train-kernels train-26b) diffusion=(diffusion-native diffusion-node diffusion-kernels)
+unknown() { echo "h200.sh: there is no step '$1'; see the beginning of this file" >&2 && exit 3; }
 for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
-    all) steps+=(pairs cold prefill node profile kernels steps)
-        steps+=(ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters experts train-native train-node train-kernels train-26b diffusion-native diffusion-node diffusion-kernels) ;;
-    ops) steps+=(ops-native ops-attention ops-matmul ops-experts) ;;
-    train) steps+=(train-native train-node train-kernels train-26b) ;;
-    train-native | train-node | train-kernels | train-26b) steps+=("$argument") ;;
-    diffusion) steps+=(diffusion-native diffusion-node diffusion-kernels) ;;
-    towers) steps+=(tower-small tower-large tower-pairs tower-native) ;;
-    pairs | cold | prefill | node | profile | kernels | steps | parallel | adapters | experts | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
-    ops-native | ops-attention | ops-matmul | ops-experts | tower-small | tower-large | tower-pairs | tower-native | tower-kernels | sampler | f16) steps+=("$argument") ;;
-    diffusion-native | diffusion-node | diffusion-kernels) steps+=("$argument") ;;
-    *) echo "h200.sh: there is no step '$argument'; see the beginning of this file" >&2 && exit 3 ;;
+    all) steps+=(pairs cold prefill node profile kernels steps "${ops[@]}" "${towers[@]}" tower-kernels sampler f16 parallel adapters experts)
+        steps+=("${train[@]}" "${diffusion[@]}") ;;
+    ops) steps+=("${ops[@]}") ;;
+    towers) steps+=("${towers[@]}") ;;
+    train) steps+=("${train[@]}") ;;
+    diffusion) steps+=("${diffusion[@]}") ;;
+    e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
+    *) if grep -q "^step_$argument()" "$0"; then steps+=("$argument"); else unknown "$argument"; fi ;;
     esac
 done
 [ ${#steps[@]} != 0 ] || { sed -n '4s/^# *//p' "$0" >&2 && exit 3; }

@@ -25,6 +25,7 @@ declare global {
 const MODEL = readFileSync('tests/fixtures/tiny-dense.gguf');
 const ONE_LAYER = firstLayer(MODEL); // with fewer kernels, which a software GPU compiles for seconds
 const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:";
+const UNCHECKED = `${process.env.GEMMULE_WASM ?? 'build/wasm'}/gemmule-unchecked.wasm`;
 const BIG = 40_000_000;
 
 /* How the model's server behaves. */
@@ -57,7 +58,7 @@ let context: BrowserContext;
 const profile = mkdtempSync(join(tmpdir(), 'gemmule-package-'));
 before(async () => {
     server = await startServer({
-        files: { '/model.gguf': 'tests/fixtures/tiny-dense.gguf', '/unchecked.wasm': `${process.env.GEMMULE_WASM ?? 'build/wasm'}/gemmule-unchecked.wasm`, '/unchecked/gemmule-train.wasm': `${process.env.GEMMULE_WASM ?? 'build/wasm'}/gemmule-unchecked.wasm` },
+        files: { '/model.gguf': 'tests/fixtures/tiny-dense.gguf', '/unchecked.wasm': UNCHECKED, '/unchecked/gemmule-train.wasm': UNCHECKED },
         headers: { 'content-security-policy': POLICY },
         routes: {
             '/': (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>a page</title>'),
