@@ -1,7 +1,7 @@
 // The adapters of a conversation: a button in the composer, and a dialog to choose, import, export and delete them.
 
 import type { JSX } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useState } from 'preact/hooks';
 import {
     adapters, adaptersOf, askAdapterFits, chooseAdapter, exportAdapter, fitOfAdapter, importAdapter, mayBeAdapter, refreshAdapters, removeAdapter, scaleAdapter, sortAdapters,
 } from '../adapters.ts';
@@ -157,19 +157,20 @@ function RowActions({ adapter, place, name }: { adapter: KeptAdapter; place: str
 const SCALES = { least: 0, most: 2, step: 0.05 }; // of the slider; the field takes any number
 
 function Scale({ place, use: { key, name, scale } }: { place: string; use: AdapterUse }): JSX.Element {
-    const [shown, setShown] = useState(scale);
-    useEffect(() => setShown(scale), [scale]);
+    const [shown, setShown] = useState(String(scale)); // what is being typed, too: it must survive when the page is drawn again
+    useLayoutEffect(() => setShown(String(scale)), [scale]);
     const set = (text: string): void => {
         const value = Number(text);
         if (text.trim() !== '' && Number.isFinite(value)) scaleAdapter(place, key, value);
-        else setShown(scale);
+        else setShown(String(scale));
     };
     return (
         <div class="adapter-scale">
             <span class="quiet">Strength</span>
             <input type="range" min={SCALES.least} max={SCALES.most} step={SCALES.step} value={shown} aria-label={`Strength of ${name}`}
-                onInput={(event) => setShown(Number(event.currentTarget.value))} onChange={(event) => set(event.currentTarget.value)} />
-            <input type="number" step={SCALES.step} value={shown} aria-label={`Strength of ${name}, as a number`} onChange={(event) => set(event.currentTarget.value)} />
+                onInput={(event) => setShown(event.currentTarget.value)} onChange={(event) => set(event.currentTarget.value)} />
+            <input type="number" step={SCALES.step} value={shown} aria-label={`Strength of ${name}, as a number`}
+                onInput={(event) => setShown(event.currentTarget.value)} onChange={(event) => set(event.currentTarget.value)} />
         </div>
     );
 }
