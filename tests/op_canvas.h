@@ -32,9 +32,9 @@ static uint32_t canvas_drawn(const double *z, size_t m, const float *settings, d
     return id;
 }
 
-/* What is found of one token; `soft` gets its expected embedding. */
+/* What is found of one token; `soft` gets its expected embedding. Ids whose scores are as near as `near` may stand for each other. */
 static void canvas_expected(const float *w, const float *x, const float *settings, size_t k, size_t m, float cap,
-                            double *z, double *soft, const float *found, double *worst) {
+                            double near, double *z, double *soft, const float *found, double *worst) {
     double   most = -INFINITY, sum = 0, entropy = 0, ahead, next = -INFINITY;
     uint32_t likeliest = 0, got[2];
     for (size_t v = 0; v < m; v++) {
@@ -53,21 +53,22 @@ static void canvas_expected(const float *w, const float *x, const float *setting
     }
     memcpy(got, found, sizeof got);
     const uint32_t drawn = canvas_drawn(z, m, settings, &ahead);
-    CHECK_MESSAGE(got[0] == likeliest || most - next < 1e-4, "found %u as the likeliest, expected %u", got[0],
+    CHECK_MESSAGE(got[0] == likeliest || most - next < near, "found %u as the likeliest, expected %u", got[0],
                   likeliest);
-    CHECK_MESSAGE(got[1] == drawn || ahead < 1e-4, "drew %u, expected %u, which is %g ahead", got[1], drawn, ahead);
+    CHECK_MESSAGE(got[1] == drawn || ahead < near, "drew %u, expected %u, which is %g ahead", got[1], drawn, ahead);
     *worst = fmax(*worst, fmax(fabs(found[CANVAS_ENTROPY] - entropy), fabs(found[CANVAS_LARGEST] - 1 / sum)));
 }
 
 static void test_canvas_head(const backend *b, quant_type type, size_t tokens, size_t k, size_t m, float cap) {
     CASE_OF(type, "%s: canvas head %s %zu × [%zu, %zu]%s%s", b->name, quant_format_of(type)->name, tokens, k, m,
             cap > 0 ? " capped" : "", b->precise ? " precise" : "");
-    op_case  c = case_begin(b, tokens, k);
-    uint8_t *data = random_weights(type, k * m);
-    float   *w = dequantised(type, data, k * m), *settings = malloc(tokens * CANVAS_SETTINGS * sizeof *settings);
-    float   *found = calloc(tokens, CANVAS_FINDINGS * sizeof *found), *got = calloc(tokens, k * sizeof *got);
-    double  *z = doubles(m), *soft = doubles(tokens * k), worst = 0;
-    tensor  *leaf = graph_leaf(&c.g, AXIS_TOKENS, CANVAS_SETTINGS, 1), *state = graph_leaf(&c.g, AXIS_TOKENS, k, 1);
+    const double loose = !b->gpu || b->precise ? 1e-5 : cpu_type_has_q8(type) ? 2e-2 : halves(b, type) ? 2e-3 : 1e-5;
+    op_case      c = case_begin(b, tokens, k);
+    uint8_t     *data = random_weights(type, k * m);
+    float       *w = dequantised(type, data, k * m), *settings = malloc(tokens * CANVAS_SETTINGS * sizeof *settings);
+    float       *found = calloc(tokens, CANVAS_FINDINGS * sizeof *found), *got = calloc(tokens, k * sizeof *got);
+    double      *z = doubles(m), *soft = doubles(tokens * k), worst = 0;
+    tensor      *leaf = graph_leaf(&c.g, AXIS_TOKENS, CANVAS_SETTINGS, 1), *state = graph_leaf(&c.g, AXIS_TOKENS, k, 1);
     c.g.result = graph_canvas_head(&c.g, weight(&c, "w", type, k, m, 1, data), c.x, leaf, state, cap, 3);
     c.g.further[0] = state;
     canvas_settings(settings, tokens);
@@ -77,10 +78,11 @@ static void test_canvas_head(const backend *b, quant_type type, size_t tokens, s
         plan_run(&p, 2, (float *[]){ found, got },
                  (size_t[]){ tokens * CANVAS_FINDINGS * sizeof *found, tokens * k * sizeof *got });
     for (size_t t = 0; t < tokens; t++)
-        canvas_expected(w, case_input(&c, t), settings + t * CANVAS_SETTINGS, k, m, cap, z, soft + t * k,
-                        found + t * CANVAS_FINDINGS, &worst);
-    CHECK_MESSAGE(worst < 1e-5 * (double)m, "an entropy or a probability is off by %g", worst);
-    case_expect(got, soft, tokens * k, 1e-5);
+        canvas_expected(w, case_input(&c, t), settings + t * CANVAS_SETTINGS, k, m, cap,
+                        loose > 1e-5 ? 10 * loose : 1e-4, z, soft + t * k, found + t * CANVAS_FINDINGS, &worst);
+    CHECK_MESSAGE(worst < (loose > 1e-5 ? 10 * loose : 1e-5 * (double)m), "an entropy or a probability is off by %g",
+                  worst);
+    case_expect(got, soft, tokens * k, loose);
     plan_close(&p);
     free(data);
     free(w);

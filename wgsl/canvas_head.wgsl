@@ -1,107 +1,60 @@
-// CANVAS_HEAD (src/graph/graph.h) in chunks of the table's rows. Of each chunk: scores, then update, then matmul_back.wgsl, which adds to the
-// expected embedding.
+// CANVAS_HEAD (src/graph/graph.h) in chunks of the table's rows. Of each chunk: W·x by a kernel for products (tile.wgsl, CHUNKED), then
+// update, then the sums of the expected embedding by canvas_soft.wgsl, with subgroup matrices, or matmul_back.wgsl. Finish comes last.
 //
-//   KIND scores  z = t · softcap(W·x) of a chunk's rows: weights binding 0, x 1, scratch 2, run 3, numbers 4, settings 5
-//                dispatch (chunk's rows / 64, 1, columns / 32)
-//   KIND update  takes a chunk's scores into each column's state, and replaces them by e^(z − most); after the last chunk writes the
-//                findings: scratch 0, findings 1, run 2, numbers 3, settings 4
+//   KIND update  z = t · softcap(W·x): takes a chunk's scores into each column's state, and replaces them by e^(z − most), or with HALVES
+//                writes these as f16; after the last chunk writes the findings: scratch 0, findings 1, run 2, numbers 3, settings 4
 //                dispatch (1, columns, 1)
+//   KIND finish  the expected embedding, of the sums of all splits: scratch 0, soft 1, run 2
+//                dispatch (k / 256, columns, 1)
 
 #include "run.wgsl"
+#if KIND == finish
+const numbers = array<f32, 5>();
+#endif
 #include "canvas_chunk.wgsl"
 
-const settings_values = 4u; // the inverse of the temperature, then bits: two words of the key, and the draw
-const stream = 0x63616e76u;
+const threads = 256u;
 
-#if KIND == scores
-#include "weights.wgsl"
-#include "unit.wgsl"
-#include "curves.wgsl"
+#if KIND == finish
+override k:                 u32;
+override splits:            u32;
+override factor:            f32;
+override soft_offset:       u32 = 0u;
+override soft_token_stride: u32;
 
-override k:              u32;
-override x_offset:       u32 = 0u;
-override x_token_stride: u32;
-override cap:            f32 = 0.0; // 0: none
-
-const threads = 128u;
-const tile_rows = 64u;
-const tile_columns = 32u;
-const stride = 9u; // quads of a chunk, and one so that rows lie in different banks
-
-@group(0) @binding(0) var<storage, read>       weights:  array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> x:        array<f32>;
-@group(0) @binding(2) var<storage, read_write> scratch:  array<f32>;
-@group(0) @binding(3) var<storage, read>       run:      Run;
-@group(0) @binding(4) var<storage, read>       numbers:  array<f32>;
-@group(0) @binding(5) var<storage, read_write> settings: array<f32>;
-
-var<workgroup> w_tile: array<vec4<f32>, tile_rows * stride>;
-var<workgroup> x_tile: array<vec4<f32>, tile_columns * stride>;
-
-// Four values of a column from `at` on; beyond its end there are zeros.
-fn x_quad(column: u32, at: u32) -> vec4<f32> {
-    var four = vec4<f32>();
-    if (column < run.tokens) {
-        for (var i = 0u; i < 4u && at + i < k; i++) { four[i] = x[x_offset + column * x_token_stride + at + i]; }
-    }
-    return four;
-}
+@group(0) @binding(0) var<storage, read_write> scratch: array<f32>;
+@group(0) @binding(1) var<storage, read_write> soft:    array<f32>;
+@group(0) @binding(2) var<storage, read>       run:     Run;
 
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    let rows = chunk_rows();
-    let first = group.x * tile_rows;
-    let column = group.z * tile_columns;
-    if (first >= rows || column >= run.tokens) { return; }
-    let chunks = (k + 31u) / 32u;
-    let my_row = thread % 16u;
-    let my_column = thread / 16u * 4u;
-    var sums: array<vec4<f32>, 4>; // [row][column]
-    for (var chunk = 0u; chunk < chunks; chunk++) {
-        for (var i = thread; i < tile_rows * 4u; i += threads) {
-            let row = i / 4u;
-            let pair = pair_weights((chunk_first() + min(first + row, rows - 1u)) * chunks + chunk, i % 4u);
-            w_tile[row * stride + i % 4u] = pair.low;
-            w_tile[row * stride + i % 4u + 4u] = pair.high;
-        }
-        for (var i = thread; i < tile_columns * 8u; i += threads) {
-            x_tile[i / 8u * stride + i % 8u] = x_quad(column + i / 8u, 32u * chunk + 4u * (i % 8u));
-        }
-        workgroupBarrier();
-        for (var quad = 0u; quad < 8u; quad++) {
-            let a = x_tile[(my_column + 0u) * stride + quad];
-            let b = x_tile[(my_column + 1u) * stride + quad];
-            let c = x_tile[(my_column + 2u) * stride + quad];
-            let d = x_tile[(my_column + 3u) * stride + quad];
-            for (var i = 0u; i < 4u; i++) {
-                let w = w_tile[(my_row + 16u * i) * stride + quad];
-                sums[i] += vec4<f32>(dot(w, a), dot(w, b), dot(w, c), dot(w, d));
-            }
-        }
-        workgroupBarrier();
-    }
-    for (var i = 0u; i < 4u; i++) {
-        let row = first + my_row + 16u * i;
-        for (var j = 0u; j < 4u && row < rows && column + my_column + j < run.tokens; j++) {
-            let c = column + my_column + j;
-            var z = sums[i][j];
-            if (cap > 0.0) { z = cap * precise_tanh(z / cap); }
-            scratch[c * chunk_stride + row] = z * settings[c * settings_values];
-        }
-    }
+    let i = group.x * threads + thread;
+    let column = group.y;
+    if (i >= k || column >= run.tokens) { return; }
+    var sum = 0.0;
+    for (var split = 0u; split < splits; split++) { sum += scratch[sums_offset + split * sums_split + column * sums_stride + i]; }
+    soft[soft_offset + column * soft_token_stride + i] = sum * (factor / scratch[column_state(column) + state_sum]);
 }
 #else
 #include "wide.wgsl"
 #include "philox.wgsl"
+#include "unit.wgsl"
+#include "curves.wgsl"
 
-const threads = 256u;
+override cap: f32 = 0.0; // 0: none
+
+const settings_values = 4u; // the inverse of the temperature, then bits: two words of the key, and the draw
+const stream = 0x63616e76u;
 const most_noise = 23.0; // no noise is above 22.9
 
-@group(0) @binding(0) var<storage, read_write> scratch:  array<f32>;
+@group(0) @binding(0) var<storage, read_write> scratch:  array<u32>; // of f32, and of pairs of f16
 @group(0) @binding(1) var<storage, read_write> findings: array<u32>;
 @group(0) @binding(2) var<storage, read>       run:      Run;
 @group(0) @binding(3) var<storage, read>       numbers:  array<f32>;
 @group(0) @binding(4) var<storage, read_write> settings: array<u32>;
+
+fn read_value(at: u32) -> f32 { return bitcast<f32>(scratch[at]); }
+fn write_value(at: u32, value: f32) { scratch[at] = bitcast<u32>(value); }
 
 var<workgroup> values: array<vec2<f32>, threads>; // of the likeliest and of the drawn one; then sums
 var<workgroup> ids:    array<vec2<u32>, threads>;
@@ -139,22 +92,34 @@ fn find_best(column: u32, thread: u32) {
     var best = vec2<f32>(-3.0e38);
     var best_id = vec2<u32>(0u);
     if (known) {
-        best = vec2<f32>(scratch[state + state_most], scratch[state + state_best]);
-        best_id = vec2<u32>(u32(scratch[state + state_likeliest]), u32(scratch[state + state_drawn]));
+        best = vec2<f32>(read_value(state + state_most), read_value(state + state_best));
+        best_id = vec2<u32>(u32(read_value(state + state_likeliest)), u32(read_value(state + state_drawn)));
     }
-    for (var row = thread; row < chunk_rows(); row += threads) {
-        let z = scratch[column * chunk_stride + row];
-        let id = chunk_id() + row;
-        if (z > best.x) {
-            best.x = z;
-            best_id.x = id;
+    let inverse = bitcast<f32>(settings[at]);
+    for (var quad = thread; 4u * quad < chunk_rows(); quad += threads) { // a block of Philox: chunks begin at multiples of 4
+        var z = vec4<f32>(-3.0e38);
+        for (var i = 0u; i < 4u; i++) {
+            let row = 4u * quad + i;
+            if (row >= chunk_rows()) { break; }
+            let place = column * chunk_stride + row;
+            z[i] = read_value(place);
+            if (cap > 0.0) { z[i] = cap * precise_tanh(z[i] / cap); }
+            z[i] *= inverse;
+            write_value(place, z[i]);
+            if (z[i] > best.x) {
+                best.x = z[i];
+                best_id.x = chunk_id() + row;
+            }
         }
-        if (z + most_noise < best.y) { continue; }
-        let words = philox_words(vec4<u32>(id / 4u, settings[at + 3u], 0u, stream), key);
-        let score = z + noise(words[id % 4u]);
-        if (score > best.y) {
-            best.y = score;
-            best_id.y = id;
+        if (max(max(z.x, z.y), max(z.z, z.w)) + most_noise < best.y) { continue; }
+        let first = chunk_id() + 4u * quad;
+        let words = philox_words(vec4<u32>(first / 4u, settings[at + 3u], 0u, stream), key);
+        for (var i = 0u; i < 4u; i++) {
+            let score = z[i] + noise(words[i]);
+            if (score > best.y) {
+                best.y = score;
+                best_id.y = first + i;
+            }
         }
     }
     values[thread] = best;
@@ -174,14 +139,30 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     find_best(column, thread);
     let best = values[0];
     let best_id = ids[0];
+    storageBarrier();
     workgroupBarrier();
     var sums = vec2<f32>();
+#if HALVES
+    // two rows of 16 bits each; the last step of the products may go beyond the rows, where they count nothing
+    for (var pair = thread; pair < (chunk_rows() + 31u) / 32u * 16u; pair += threads) {
+        var two = vec2<f32>();
+        for (var i = 0u; i < 2u; i++) {
+            let row = 2u * pair + i;
+            if (row >= chunk_rows()) { continue; }
+            let below = read_value(column * chunk_stride + row) - best.x;
+            two[i] = exp(below);
+            sums += vec2<f32>(two[i], two[i] * below);
+        }
+        scratch[weights_offset + column * (chunk_stride / 2u) + pair] = pack2x16float(two * half_factor);
+    }
+#else
     for (var row = thread; row < chunk_rows(); row += threads) {
-        let below = scratch[column * chunk_stride + row] - best.x;
+        let below = read_value(column * chunk_stride + row) - best.x;
         let p = exp(below);
-        scratch[column * chunk_stride + row] = p;
+        write_value(column * chunk_stride + row, p);
         sums += vec2<f32>(p, p * below);
     }
+#endif
     values[thread] = sums;
     for (var half = threads / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
@@ -193,19 +174,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var sum = values[0].x;
     var weighted = values[0].y;
     if (!chunk_is_first()) {
-        let lower = scratch[state + state_most] - best.x;
-        let before = scratch[state + state_sum];
+        let lower = read_value(state + state_most) - best.x;
+        let before = read_value(state + state_sum);
         scale = exp(lower);
         sum += scale * before;
-        weighted += scale * (scratch[state + state_weighted] + before * lower);
+        weighted += scale * (read_value(state + state_weighted) + before * lower);
     }
-    scratch[state + state_most] = best.x;
-    scratch[state + state_sum] = sum;
-    scratch[state + state_weighted] = weighted;
-    scratch[state + state_scale] = scale;
-    scratch[state + state_likeliest] = f32(best_id.x);
-    scratch[state + state_drawn] = f32(best_id.y);
-    scratch[state + state_best] = best.y;
+    write_value(state + state_most, best.x);
+    write_value(state + state_sum, sum);
+    write_value(state + state_weighted, weighted);
+    write_value(state + state_scale, scale);
+    write_value(state + state_likeliest, f32(best_id.x));
+    write_value(state + state_drawn, f32(best_id.y));
+    write_value(state + state_best, best.y);
     if (!chunk_is_last()) { return; }
     findings[4u * column] = best_id.x;
     findings[4u * column + 1u] = best_id.y;

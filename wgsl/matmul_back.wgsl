@@ -11,8 +11,8 @@
 // divide the rows: each takes split_rows of them, and writes its sums y_split_stride after those of the split before it; matmul_sum.wgsl
 // adds them.
 //
-// ONLINE: a chunk of CANVAS_HEAD (canvas_head.wgsl), whose rows `numbers` tell, binding 4. d are the chunk's exponentials, and behind them
-// the state of each column. y = y · (the column's scale) + the sum; after the last chunk, times factor / (the column's sum).
+// ONLINE: a chunk of CANVAS_HEAD (canvas_head.wgsl), whose rows `numbers` tell, binding 2. d is its scratch memory: the chunk's
+// exponentials, the state of each column, and the sums of each split, sum · (the column's scale) + the new one.
 //
 // EXPERTS: as in tile.wgsl, the columns of an expert are the pairs that `groups` lists for it.
 
@@ -37,13 +37,14 @@ const stride = tile_columns / 4u + 1u; // of d_tile
 
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> d:       array<f32>;
-@group(0) @binding(2) var<storage, read_write> y:       array<f32>;
 
 #if ONLINE
 #include "canvas_chunk.wgsl"
-override factor: f32;
-@group(0) @binding(4) var<storage, read>       numbers: array<f32>;
+@group(0) @binding(2) var<storage, read>       numbers: array<f32>;
+fn d_column(column: u32) -> u32 { return column * chunk_stride; }
 #else
+fn d_column(column: u32) -> u32 { return x_offset + column * x_token_stride + first_row; }
+@group(0) @binding(2) var<storage, read_write> y:       array<f32>;
 override rows: u32;
 #endif
 
@@ -105,10 +106,10 @@ fn column_of(place: Place, c: u32) -> u32 {
 
 fn write_four(to: u32, i: u32, column: u32, four: vec4<f32>) {
 #if ONLINE
-    let state = column_state(column);
-    let scale = select(d[state + state_scale], 0.0, chunk_is_first());
-    let end_scale = select(1.0, factor / d[state + state_sum], chunk_is_last());
-    for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = (y[to + i + j] * scale + four[j]) * end_scale; }
+    for (var j = 0u; j < 4u && i + j < k; j++) {
+        if (chunk_is_first()) { d[to + i + j] = four[j]; }
+        else { d[to + i + j] = d[to + i + j] * d[column_state(column) + state_scale] + four[j]; }
+    }
 #else
     for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = four[j]; }
 #endif
@@ -116,7 +117,11 @@ fn write_four(to: u32, i: u32, column: u32, four: vec4<f32>) {
 
 fn write_column(place: Place, group: vec3<u32>, c: u32, quad: u32, first: vec4<f32>, second: vec4<f32>) {
     if (c >= place.columns) { return; }
+#if ONLINE
+    let to = sums_offset + column_of(place, c) * sums_stride + group.y * sums_split;
+#else
     let to = y_offset + column_of(place, c) * y_token_stride + group.y * y_split_stride;
+#endif
     write_four(to, 64u * group.x + 4u * quad, place.first + c, first);
     write_four(to, 64u * group.x + 32u + 4u * quad, place.first + c, second);
 }
@@ -174,7 +179,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             var four = vec4<f32>();
             for (var i = 0u; i < 4u; i++) {
                 if (4u * q + i < place.columns && row + d_row < end) {
-                    four[i] = d[x_offset + column_of(place, 4u * q + i) * x_token_stride + first_row + row + d_row];
+                    four[i] = d[d_column(column_of(place, 4u * q + i)) + row + d_row];
                 }
             }
             d_tile[d_row * stride + q] = four;

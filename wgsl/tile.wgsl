@@ -11,6 +11,7 @@
 // tile return, and so do those whose expert is not in this tile of the weights.
 //
 // BACK: an expert has k rows (matmul_matrix.wgsl).
+// CHUNKED: the rows are those of a chunk of CANVAS_HEAD (canvas_chunk.wgsl), and the results of its first row go to the column's start.
 //
 // The including file declares the constants tile_rows, tile_columns and threads.
 
@@ -48,6 +49,14 @@ var<workgroup> pairs: array<u32, tile_columns>;
 @group(0) @binding(3) var<storage, read>       run: Run;
 #endif
 
+#if CHUNKED
+@group(0) @binding(4) var<storage, read>       numbers: array<f32>;
+#include "canvas_chunk.wgsl"
+fn row_count() -> u32 { return chunk_rows(); }
+#else
+fn row_count() -> u32 { return rows; }
+#endif
+
 fn chunks_of_row() -> u32 { return (k + 31u) / 32u; }
 
 // First row and column; the number of columns from there on; the expert's first row in the weights' tile; where the split's
@@ -83,7 +92,11 @@ fn find_place(group: vec3<u32>, thread: u32) -> Place {
 #else
     let count = run.tokens;
 #endif
+#if CHUNKED
+    return Place(row, column, select(0u, count - min(column, count), row < row_count()), chunk_first(), y_offset);
+#else
     return Place(row, column, count - min(column, count), w_first, y_offset + group.y * y_split_stride);
+#endif
 #endif
 }
 
@@ -105,7 +118,7 @@ fn find_chunks(group: vec3<u32>) -> vec2<u32> {
 }
 
 // Row r of the tile in the weights; past the last row, the last row.
-fn w_row(place: Place, r: u32) -> u32 { return place.w + min(place.row + r, rows - 1u); }
+fn w_row(place: Place, r: u32) -> u32 { return place.w + min(place.row + r, row_count() - 1u); }
 
 // Where column c of the tile is in x and y; past the last column, the last column.
 fn x_column(place: Place, c: u32) -> u32 {
@@ -126,7 +139,11 @@ fn y_column(place: Place, c: u32) -> u32 {
 }
 
 fn store(place: Place, row: u32, column: u32, sum: f32) {
-    if (place.row + row >= rows || column >= place.columns) { return; }
+    if (place.row + row >= row_count() || column >= place.columns) { return; }
+#if CHUNKED
+    let to = place.row + row;
+#else
     let to = first_row + place.row + row;
+#endif
     y[y_column(place, column) + to] = clip_result(to, sum);
 }

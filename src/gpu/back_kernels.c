@@ -174,27 +174,17 @@ uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_j
     return splits;
 }
 
-gpu_kernel gpu_back_online_kernel(const weight_layout *weights, const weight_tile *tile, uint32_t tokens,
-                                  uint32_t x_stride, gpu_place y) {
-    enum { EACH = 4 };
+gpu_kernel gpu_back_online_kernel(const weight_layout *weights, const weight_tile *tile, uint32_t each) {
     gpu_kernel k = { .file = "matmul_back.wgsl" };
     weight_describe(&k, weights, tile);
     kernel_define(&k, "ONLINE", "1");
     kernel_define(&k, "EXPERTS", "0");
     kernel_define(&k, "OUTPUTS", "0");
-    kernel_define(&k, "EACH", "4");
-    kernel_define(&k, "FOURS", "1");
-    kernel_constant(&k, "k", weights->k);
-    kernel_constant(&k, "x_token_stride", x_stride);
-    kernel_constant(&k, "y_offset", y.offset);
-    kernel_constant(&k, "y_token_stride", y.token_stride);
+    kernel_define(&k, "EACH", each == 8 ? "8" : "4");
+    kernel_define(&k, "FOURS", each == 8 ? "2" : "1");
     kernel_bind(&k, BIND_WEIGHTS);
     kernel_bind(&k, BIND_PARTIAL);
-    kernel_bind(&k, BIND_IN + 3);
-    kernel_bind(&k, BIND_RUN);
     kernel_bind(&k, BIND_NUMBERS);
-    k.x = divide_up(weights->k, BACK_VALUES);
-    k.y = 1;
-    k.z = divide_up(tokens, 16 * EACH);
+    kernel_bind(&k, BIND_RUN);
     return k;
 }

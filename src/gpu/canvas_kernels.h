@@ -1,4 +1,4 @@
-/* Kernels of CANVAS_HEAD: three dispatches for each chunk of the table's rows. */
+/* Kernels of CANVAS_HEAD: some for each chunk of the table's rows, and one at the end. */
 
 #ifndef GM_GPU_CANVAS_KERNELS_H
 #define GM_GPU_CANVAS_KERNELS_H
@@ -7,7 +7,9 @@
 
 typedef struct {
     const weight_layout *weights;
-    uint32_t             tokens;
+    const weight_layout *like; /* as in gpu_matmul_job */
+    uint32_t             tokens, alike;
+    bool                 q8; /* the quantise kernel has converted x */
     float                cap, factor;
     gpu_place            x, soft;
 } gpu_canvas_job;
@@ -16,10 +18,12 @@ enum { CANVAS_KERNELS = 3 };
 
 /* A tile of the weights has so many chunks. */
 uint32_t gpu_canvas_chunks(const gpu_info *info, const gpu_canvas_job *job, uint32_t tile);
-/* Of BIND_PARTIAL: a chunk's scores, and the columns' state. */
+/* Of BIND_PARTIAL: a chunk's scores, and the columns' state and sums. */
 uint64_t gpu_canvas_scratch_bytes(const gpu_info *info, const gpu_canvas_job *job);
 /* The kernels of a chunk of a tile. */
 void gpu_canvas_kernels(gpu_kernel out[CANVAS_KERNELS], const gpu_info *info, const gpu_canvas_job *job, uint32_t tile,
                         uint32_t chunk);
+/* Comes after all chunks. */
+gpu_kernel gpu_canvas_finish_kernel(const gpu_info *info, const gpu_canvas_job *job);
 
 #endif

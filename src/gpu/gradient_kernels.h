@@ -41,9 +41,7 @@ uint64_t gpu_back_partial_bytes(const gpu_info *info, const gpu_back_job *job);
 /* The kernel of a tile, after `before` parts of others; returns how many parts it has. */
 uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_job *job, uint32_t tile,
                          uint32_t before);
-/* The same kernel for a chunk of CANVAS_HEAD: sums of the chunk's rows by exponentials in BIND_PARTIAL, x_stride apart, are added to input 3,
- * rescaled. The caller says which chunk. */
-gpu_kernel gpu_back_online_kernel(const weight_layout *weights, const weight_tile *tile, uint32_t tokens,
-                                  uint32_t x_stride, gpu_place y);
+/* The same kernel for a chunk of CANVAS_HEAD (canvas_kernels.c), with 16 · each columns of a workgroup: the caller adds the rest. */
+gpu_kernel gpu_back_online_kernel(const weight_layout *weights, const weight_tile *tile, uint32_t each);
 
 #endif

@@ -155,18 +155,20 @@ uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *jo
     return splits > 1 ? splits * job->tokens * product_tile(job).rows * sizeof(float) : 0;
 }
 
+void gpu_define_matrices(gpu_kernel *out, const gpu_info *info) {
+    kernel_define(out, "SUBGROUP", number(info->subgroup_max));
+    kernel_define(out, "MATRIX_ROWS", number(info->matrix_rows));
+    kernel_define(out, "MATRIX_COLUMNS", number(info->matrix_columns));
+    kernel_define(out, "MATRIX_DEPTH", number(info->matrix_depth));
+}
+
 void gpu_matmul_define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *t) {
     kernel_define(out, t->matrix ? "BLOCK_ROWS" : "ROWS", number(t->rows));
     kernel_define(out, t->matrix ? "BLOCK_COLUMNS" : "COLUMNS", number(t->columns));
     kernel_define(out, t->matrix ? "SUBGROUP_ROWS" : "ROW_THREADS", number(t->row_threads));
     kernel_define(out, t->matrix ? "SUBGROUP_COLUMNS" : "COLUMN_THREADS", number(t->column_threads));
     kernel_define(out, "CHUNKS", number(t->chunks));
-    if (t->matrix) {
-        kernel_define(out, "SUBGROUP", number(info->subgroup_max));
-        kernel_define(out, "MATRIX_ROWS", number(info->matrix_rows));
-        kernel_define(out, "MATRIX_COLUMNS", number(info->matrix_columns));
-        kernel_define(out, "MATRIX_DEPTH", number(info->matrix_depth));
-    }
+    if (t->matrix) gpu_define_matrices(out, info);
 }
 
 void gpu_matmul_sum_kernel(gpu_kernel *out, const gpu_sum_job *job) {

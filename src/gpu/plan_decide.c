@@ -91,6 +91,14 @@ static void plan_decide_product(gpu_plan *p, size_t i) {
     d->aligned = o->in[FUSED_OTHER] != NULL;
 }
 
+/* With few columns, the quantise kernel would write what only products of few columns read. */
+static bool plan_canvas_takes_q8(const gpu_plan *p, const op *o) {
+    const gpu_info *info = gpu_host_info(p->backend->host);
+    const uint32_t  columns = plan_count(p, o->out);
+    return !plan_precise(p) && !(info->subgroup_matrix && gpu_few_columns(info, columns)) &&
+           gpu_matmul_takes_q8(info, o->in[0]->type, columns);
+}
+
 /* A product passes its gated result in 8 bits to its only reader, if that is a product, too. That way it is quantised
  * once, not by every workgroup of the reader. With one token, a gate with another value is too short for that to pay. */
 static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
@@ -211,6 +219,7 @@ gm_status plan_decide(gpu_plan *p, error *e) {
         if (o->kind == OP_PRODUCTS) plan_decide_product(p, i);
         if (op_is_product_back(o) && !status && !p->backend->precise)
             d->q8 = gpu_back_by_matrices(gpu_host_info(p->backend->host), &d->weight->layout, plan_count(p, o->out));
+        if (o->kind == OP_CANVAS_HEAD) d->q8 = plan_canvas_takes_q8(p, o);
         if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) d->splits = plan_splits(p, o);
         if (o->kind == OP_ATTENTION_BACK_KV) {
             const gpu_kv kv = plan_kv(p, o);
@@ -337,7 +346,10 @@ gpu_back_job plan_back_job(const gpu_plan *p, size_t i) {
 gpu_canvas_job plan_canvas_job(const gpu_plan *p, size_t i) {
     const op *o = &p->g.ops[i];
     return (gpu_canvas_job){ .weights = &p->ops[i].weight->layout,
+                             .like = &p->ops[i].weight->like,
                              .tokens = plan_count(p, o->out),
+                             .alike = plan_alike(p, plan_count(p, o->out)),
+                             .q8 = p->ops[i].q8,
                              .cap = o->most,
                              .factor = o->factor,
                              .x = plan_place(o->in[1]),

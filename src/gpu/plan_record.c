@@ -275,6 +275,7 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
                                        .x = plan_place(x),
                                        .clips = plan_clips(o) };
         gpu_quantise_kernel(&k, gpu_host_info(p->backend->host), &job);
+        if (o->kind == OP_CANVAS_HEAD) k.binds[0] = BIND_IN + 1;
         TRY(op_dispatch(r, &k, e));
     }
     if (d->makes_grouped) {
@@ -336,6 +337,7 @@ static gm_status record_canvas(op_recorder *r, error *e) {
     const gpu_info      *info = gpu_host_info(p->backend->host);
     const gpu_weight    *w = p->ops[r->index].weight;
     const gpu_canvas_job job = plan_canvas_job(p, r->index);
+    TRY(record_product_inputs(r, e));
     for (uint32_t tile = 0; tile < w->layout.tiles; tile++) {
         const uint32_t chunks = gpu_canvas_chunks(info, &job, tile);
         r->table[BIND_WEIGHTS] = (gpu_binding){ 0, w->tiles[tile], 0, weight_tile_of(&w->layout, tile).bytes };
@@ -346,7 +348,8 @@ static gm_status record_canvas(op_recorder *r, error *e) {
             for (size_t i = 0; i < CANVAS_KERNELS; i++) TRY(op_dispatch(r, &k[i], e));
         }
     }
-    return GM_OK;
+    const gpu_kernel finish = gpu_canvas_finish_kernel(info, &job);
+    return op_dispatch(r, &finish, e);
 }
 
 /* How many dispatches may have numbers of their own. */

@@ -9,6 +9,9 @@
 /* matvec.c */
 void gpu_matvec_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile);
 
+/* matmul.c: the size of the matrices, and of the subgroups that multiply them. */
+void gpu_define_matrices(gpu_kernel *out, const gpu_info *info);
+
 /* Whether columns can be read four values at a time. */
 static inline bool by_fours(uint32_t k, const gpu_place *x) {
     return k % 4 == 0 && x->offset % 4 == 0 && x->token_stride % 4 == 0 && x->row_stride % 4 == 0;
