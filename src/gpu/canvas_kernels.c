@@ -9,11 +9,15 @@ enum { CHUNK_SCORES = 1 << 22, LEAST_ROWS = 1024, SOFTWARE_ROWS = 256, ROW_UNIT 
 /* Splits of the rows: so many workgroups keep a large GPU busy. */
 enum { SOFT_WORKGROUPS = 352, SOFT_SPLITS = 16, SOFT_LEAST_ROWS = 256, SOFT_MATRICES = 8, BACK_VALUES = 64 };
 
-static uint32_t canvas_chunk_rows(const gpu_info *info, const gpu_canvas_job *job) {
-    uint32_t most = (uint32_t)round_up(CHUNK_SCORES / job->tokens, ROW_UNIT);
+static uint32_t canvas_rows(uint64_t tokens, uint64_t rows, bool software) {
+    uint64_t most = round_up(CHUNK_SCORES / tokens, ROW_UNIT);
     if (most < LEAST_ROWS) most = LEAST_ROWS;
-    if (info->software) most = SOFTWARE_ROWS;
-    return job->weights->rows < most ? (uint32_t)round_up(job->weights->rows, ROW_UNIT) : most;
+    if (software) most = SOFTWARE_ROWS;
+    return (uint32_t)(rows < most ? round_up(rows, ROW_UNIT) : most);
+}
+
+static uint32_t canvas_chunk_rows(const gpu_info *info, const gpu_canvas_job *job) {
+    return canvas_rows(job->tokens, job->weights->rows, info->software);
 }
 
 uint32_t gpu_canvas_chunks(const gpu_info *info, const gpu_canvas_job *job, uint32_t tile) {
@@ -36,15 +40,19 @@ typedef struct {
     uint32_t values, columns, splits;
 } canvas_groups;
 
+static uint32_t canvas_splits(uint64_t groups, uint32_t rows, uint32_t most, uint32_t least) {
+    uint32_t splits = 1;
+    while (splits < most && groups * splits < SOFT_WORKGROUPS && rows / (2 * splits) >= least) splits *= 2;
+    return splits;
+}
+
 static canvas_groups canvas_groups_of(const gpu_info *info, const gpu_canvas_job *job) {
     const bool     matrices = canvas_by_matrices(info, job);
     const uint32_t values = matrices ? SOFT_MATRICES * info->matrix_columns : BACK_VALUES;
     const uint32_t columns = matrices ? SOFT_MATRICES * info->matrix_rows : 16 * canvas_each(job);
     canvas_groups  g = { divide_up(job->weights->k, values), divide_up(job->tokens, columns), 1 };
-    const uint32_t most = info->software ? 2 : SOFT_SPLITS, rows = canvas_chunk_rows(info, job);
-    const uint32_t least = info->software ? ROW_UNIT : SOFT_LEAST_ROWS;
-    while (g.splits < most && g.values * g.columns * g.splits < SOFT_WORKGROUPS && rows / (2 * g.splits) >= least)
-        g.splits *= 2;
+    g.splits = canvas_splits((uint64_t)g.values * g.columns, canvas_chunk_rows(info, job),
+                             info->software ? 2 : SOFT_SPLITS, info->software ? ROW_UNIT : SOFT_LEAST_ROWS);
     return g;
 }
 
@@ -65,6 +73,14 @@ static canvas_places canvas_places_of(const gpu_info *info, const gpu_canvas_job
 
 uint64_t gpu_canvas_scratch_bytes(const gpu_info *info, const gpu_canvas_job *job) {
     return canvas_places_of(info, job).end * sizeof(float);
+}
+
+uint64_t gpu_canvas_most_bytes(uint64_t k, uint64_t rows, uint64_t tokens) {
+    enum { LARGEST_TILE = 128 };
+    const uint32_t chunk = canvas_rows(tokens, rows, false);
+    const uint64_t groups = (uint64_t)rounded_up(k, LARGEST_TILE) * rounded_up(tokens, LARGEST_TILE);
+    const uint64_t sums = canvas_splits(groups, chunk, SOFT_SPLITS, SOFT_LEAST_ROWS) * round_up(k, 32);
+    return tokens * (chunk + chunk / 2 + STATE_VALUES + sums) * sizeof(float);
 }
 
 static void canvas_place(gpu_kernel *k, const gpu_info *info, const gpu_canvas_job *job) {

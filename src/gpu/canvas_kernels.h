@@ -20,6 +20,8 @@ enum { CANVAS_KERNELS = 3 };
 uint32_t gpu_canvas_chunks(const gpu_info *info, const gpu_canvas_job *job, uint32_t tile);
 /* Of BIND_PARTIAL: a chunk's scores, and the columns' state and sums. */
 uint64_t gpu_canvas_scratch_bytes(const gpu_info *info, const gpu_canvas_job *job);
+/* The same for a table of so many rows of k values, on any GPU: at most this. */
+uint64_t gpu_canvas_most_bytes(uint64_t k, uint64_t rows, uint64_t tokens);
 /* The kernels of a chunk of a tile. */
 void gpu_canvas_kernels(gpu_kernel out[CANVAS_KERNELS], const gpu_info *info, const gpu_canvas_job *job, uint32_t tile,
                         uint32_t chunk);

@@ -298,8 +298,10 @@ static void describe_attention(const lister *l, check *k, const graph *fused, co
              k->window ? "sliding" : "full", k->heads, k->kv_heads, k->head, quant_format_of(l->c->kv_type)->name);
 }
 
-static void describe_canvas(check *k, const op *o) {
-    k->products[k->product_count++].w = shaped(o->in[0], short_k(o->in[0]), CANVAS_ROWS, 1);
+static void describe_canvas(const lister *l, check *k, const op *o) {
+    check_product *p = &k->products[k->product_count++];
+    p->w = shaped(o->in[0], short_k(o->in[0]), CANVAS_ROWS, 1);
+    p->w.like = gpu_backend_weight(&l->model, o->in[0])->like;
     snprintf(k->what, sizeof k->what, "%s head of a canvas", quant_format_of(o->in[0]->type)->name);
 }
 
@@ -322,7 +324,7 @@ static void check_describe(const lister *l, check *k, const graph *fused, const 
         describe_inputs(k, o);
         if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
         else if (o->kind == OP_EMBED) describe_embed(k, o);
-        else if (o->kind == OP_CANVAS_HEAD) describe_canvas(k, o);
+        else if (o->kind == OP_CANVAS_HEAD) describe_canvas(l, k, o);
         else if (is_attention(o->kind)) describe_attention(l, k, fused, o);
         else snprintf(k->what, sizeof k->what, "%s of %u tokens", op_name(o->kind), (unsigned)l->run.class);
     }

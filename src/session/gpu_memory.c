@@ -1,5 +1,6 @@
 #include "session/gpu_memory.h"
 
+#include "gpu/canvas_kernels.h"
 #include "gpu/kernels.h"
 #include "session/kv.h"
 
@@ -26,7 +27,8 @@ static uint64_t largest_growth(const model_config *config, quant_type type, size
     return largest;
 }
 
-/* What a denoiser adds: weights that the text graph does not have, a plan, and what it carries from step to step. */
+/* What a denoiser adds: weights that the text graph does not have, a plan with the scratch memory of its head, and what it carries from step to
+ * step. */
 static gm_status canvas_bytes(const graph *canvas, const gpu_budget *text, const model_config *config, uint64_t *out,
                               error *e) {
     gpu_budget           own = { 0 };
@@ -37,6 +39,7 @@ static gm_status canvas_bytes(const graph *canvas, const gpu_budget *text, const
     }
     gpu_budget_free(&own);
     *out += (uint64_t)config->canvas.length * config->width * sizeof(float);
+    *out += gpu_canvas_most_bytes(config->width, config->vocabulary, config->canvas.length);
     return budget_plan(canvas, config->canvas.length, out, e);
 }
 
