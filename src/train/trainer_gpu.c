@@ -10,11 +10,13 @@
 
 #define PIECE_SECONDS 0.05 /* what a submit may take */
 #define FIRST_WORK 1e9     /* operations of the first one, when the speed is not known */
-/* Of the activations of a token, where the GPU's memory has no limit that we know of: with up to so many tokens, and for each beyond. Who
- * learns from more at a time has more. */
-#define TOKEN_BYTES ((uint64_t)11 << 19)
+/* Of activations, where the GPU's memory has no limit that we know of. Who learns from more tokens at a time has more memory: so much for each
+ * of the first 512, for each one beyond up to MOST_BYTES in all, and in any case LEAST_TOKEN_BYTES for each. */
 #define FEW_TOKENS 512
+#define TOKEN_BYTES ((uint64_t)11 << 19)
 #define FURTHER_BYTES ((uint64_t)10 << 20)
+#define MOST_BYTES ((uint64_t)10 << 30)
+#define LEAST_TOKEN_BYTES ((uint64_t)5 << 20)
 #define LEAST_BYTES (256 << 20)
 #define WRITE_BYTES (8 << 20) /* at a time */
 #define READ_BYTES (32 << 20)
@@ -72,11 +74,17 @@ static gm_status gpu_measure(trainer *t, uint64_t *bytes, error *e) {
     return gpu_plan_measure(&t->engine->gpu, &t->graphs.body, t->tokens, 1, t->gpu.kv, bytes, e);
 }
 
+static uint64_t gpu_usual_memory(uint64_t tokens) {
+    const uint64_t few = tokens < FEW_TOKENS ? tokens : FEW_TOKENS, least = tokens * LEAST_TOKEN_BYTES;
+    uint64_t       usual = TOKEN_BYTES * few + FURTHER_BYTES * (tokens - few);
+    if (usual > MOST_BYTES) usual = MOST_BYTES;
+    if (usual < least) usual = least;
+    return usual > LEAST_BYTES ? usual : LEAST_BYTES;
+}
+
 static uint64_t gpu_memory(const trainer *t) {
     const uint64_t limit = gpu_host_limit(gpu_of(t)), used = gpu_host_bytes(gpu_of(t));
-    const uint64_t few = t->tokens < FEW_TOKENS ? t->tokens : FEW_TOKENS;
-    const uint64_t usual = TOKEN_BYTES * few + FURTHER_BYTES * (t->tokens - few);
-    if (!limit) return usual > LEAST_BYTES ? usual : LEAST_BYTES;
+    if (!limit) return gpu_usual_memory(t->tokens);
     uint64_t others = used + t->parameters.bytes + 2 * (uint64_t)t->chunk * t->m->config.vocabulary * sizeof(float);
     for (uint32_t i = 0; i < t->m->config.layers; i++) {
         const gpu_kv kv = gpu_kv_of(&t->m->config.layer[i]);
