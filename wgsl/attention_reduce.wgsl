@@ -52,14 +52,11 @@ override rows_a:   u32 = slots * rank;
 fn set_weight(token: u32, slot: u32) -> f32 { return sets[run.records[token].adapter * slots + slot]; }
 
 fn put_head(token: u32) {
-    var count = 0u;
+    var mask = 0u;
     for (var slot = 0u; slot < slots; slot++) {
-        if (set_weight(token, slot) != 0.0) {
-            count++;
-            shrunk[token * u_stride + count] = f32(slot);
-        }
+        if (set_weight(token, slot) != 0.0) { mask |= 1u << (slot % 24u); }
     }
-    shrunk[token * u_stride] = f32(count);
+    shrunk[token * u_stride] = f32(mask);
 }
 #endif
 

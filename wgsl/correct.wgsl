@@ -45,14 +45,11 @@ fn add_column(column: unit, first: u32, at: u32) {
     for (var t = 0u; t < tokens_each; t++) { sums[t] += column * shrunk[min(first + t, run.tokens - 1u) * shrunk_stride + at]; }
 }
 
-// Bit s: one of the tokens has slot s; with more than 32 slots, perhaps.
+// Bit s: one of the tokens has slot s (shrinks.wgsl).
 fn slots_of(first: u32) -> u32 {
+    if (slots == 1u) { return 1u; }
     var mask = 0u;
-    for (var t = first; t < min(first + tokens_each, run.tokens); t++) {
-        let at = t * shrunk_stride;
-        let count = u32(shrunk[at]);
-        for (var i = 1u; i <= count; i++) { mask |= 1u << (u32(shrunk[at + i]) & 31u); }
-    }
+    for (var t = 0u; t < tokens_each; t++) { mask |= u32(shrunk[min(first + t, run.tokens - 1u) * shrunk_stride]); }
     return mask;
 }
 
@@ -62,7 +59,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     if (at.x >= end_2 || first >= run.tokens) { return; }
     let mask = slots_of(first);
     for (var slot = 0u; slot < slots; slot++) {
-        if ((mask & (1u << (slot & 31u))) == 0u) { continue; }
+        if ((mask & (1u << (slot % 24u))) == 0u) { continue; }
         if (at.x < end_0) {
 #if EXPAND_0
             for (var r = slot * rank_0; r < (slot + 1u) * rank_0; r++) { add_column(expand_0[r * end_0 + at.x], first, shrunk_0 + r); }

@@ -1,7 +1,8 @@
 // What adapters add to a product's rows: Σ_s Σ_i B_s[i, row] · u_s[i] over the slots s of the column's set, where u is what shrinks.wgsl
 // wrote. Up to three weights have rows in the product; EXPAND_0, EXPAND_1 and EXPAND_2 say which of them adapters correct. The `lanes` threads
-// that share rows take turns with the ranks, so the results are added up with the rows' sums. The including file declares `lanes`, `rows`,
-// `first_row` and `row_values`.
+// that share rows take turns with the ranks, and with the parts that u is the sum of, so the results are added up with the rows' sums. A
+// thread reads BUNDLE rows of B at once (1, 2 or 4: they belong to the same weight), and multiplies them with the u of COLUMNS columns. The
+// including file declares `lanes`, `rows`, `first_row` and `row_values`.
 
 override slots:         u32;
 override shrunk_stride: u32;
@@ -10,77 +11,119 @@ override shrunk_part:   u32 = 0u;
 override end_0:         u32; // row after the first weight's, and after the second one's
 override end_1:         u32;
 @group(0) @binding(${SHRUNK_AT}) var<storage, read_write> shrunk: array<f32>;
+const bundle_rows = ${BUNDLE}u;
+#if BUNDLE == 4
+alias bundle = vec4<f32>;
+#elif BUNDLE == 2
+alias bundle = vec2<f32>;
+#else
+alias bundle = f32;
+#endif
 #if EXPAND_0
 override rank_0:   u32;
 override shrunk_0: u32;
-@group(0) @binding(${EXPAND_0_AT}) var<storage, read> expand_0: array<f32>;
+@group(0) @binding(${EXPAND_0_AT}) var<storage, read> expand_0: array<bundle>;
 #endif
 #if EXPAND_1
 override rank_1:   u32;
 override shrunk_1: u32;
-@group(0) @binding(${EXPAND_1_AT}) var<storage, read> expand_1: array<f32>;
+@group(0) @binding(${EXPAND_1_AT}) var<storage, read> expand_1: array<bundle>;
 #endif
 #if EXPAND_2
 override rank_2:   u32;
 override shrunk_2: u32;
 override rows_2:   u32;
-@group(0) @binding(${EXPAND_2_AT}) var<storage, read> expand_2: array<f32>;
+@group(0) @binding(${EXPAND_2_AT}) var<storage, read> expand_2: array<bundle>;
 #endif
 
-fn shrunk_at(at: u32) -> f32 {
-    var u = shrunk[at];
-    for (var i = 1u; i < shrunk_parts; i++) { u += shrunk[at + i * shrunk_part]; }
-    return u;
+// Bit s: one of the columns from c on has slot s (shrinks.wgsl).
+fn slots_of_columns(c: u32) -> u32 {
+    if (slots == 1u) { return 1u; }
+    var mask = u32(shrunk[corrected_column(c) * shrunk_stride]);
+#if COLUMNS == 1
+#else
+    mask |= u32(shrunk[corrected_column(c + 1u) * shrunk_stride]);
+#endif
+#if COLUMNS == 4
+    mask |= u32(shrunk[corrected_column(c + 2u) * shrunk_stride]) | u32(shrunk[corrected_column(c + 3u) * shrunk_stride]);
+#endif
+    return mask;
 }
 
-fn correction_by(slot: u32, at: u32, row: u32, lane: u32) -> f32 {
-    var sum_of_slot = 0.0;
-    if (row < end_0) {
+struct Bundles { c0: bundle, c1: bundle, c2: bundle, c3: bundle } // for each column
+struct Fixes { c0: vec4<f32>, c1: vec4<f32>, c2: vec4<f32>, c3: vec4<f32> }
+
+fn add_bundle(sums: Bundles, b: bundle, c: u32, at: u32) -> Bundles {
+    var next = sums;
+    next.c0 += b * shrunk[corrected_column(c) * shrunk_stride + at];
+#if COLUMNS == 1
+#else
+    next.c1 += b * shrunk[corrected_column(c + 1u) * shrunk_stride + at];
+#endif
+#if COLUMNS == 4
+    next.c2 += b * shrunk[corrected_column(c + 2u) * shrunk_stride + at];
+    next.c3 += b * shrunk[corrected_column(c + 3u) * shrunk_stride + at];
+#endif
+    return next;
+}
+
+fn correct_bundle(mask: u32, c: u32, row: u32, lane: u32) -> Bundles {
+    var sums = Bundles();
+    for (var slot = 0u; slot < slots; slot++) {
+        if ((mask & (1u << (slot % 24u))) == 0u) { continue; }
+        if (row < end_0) {
 #if EXPAND_0
-        for (var r = slot * rank_0 + lane; r < (slot + 1u) * rank_0; r += lanes) {
-            sum_of_slot += expand_0[r * end_0 + row] * shrunk_at(at + shrunk_0 + r);
-        }
+            for (var j = lane; j < rank_0 * shrunk_parts; j += lanes) {
+                let r = slot * rank_0 + j % rank_0;
+                sums = add_bundle(sums, expand_0[(r * end_0 + row) / bundle_rows], c, shrunk_0 + r + j / rank_0 * shrunk_part);
+            }
 #endif
-    } else if (row < end_1) {
+        } else if (row < end_1) {
 #if EXPAND_1
-        for (var r = slot * rank_1 + lane; r < (slot + 1u) * rank_1; r += lanes) {
-            sum_of_slot += expand_1[r * (end_1 - end_0) + row - end_0] * shrunk_at(at + shrunk_1 + r);
-        }
+            for (var j = lane; j < rank_1 * shrunk_parts; j += lanes) {
+                let r = slot * rank_1 + j % rank_1;
+                let at = r * (end_1 - end_0) + row - end_0;
+                sums = add_bundle(sums, expand_1[at / bundle_rows], c, shrunk_1 + r + j / rank_1 * shrunk_part);
+            }
 #endif
-    } else {
+        } else {
 #if EXPAND_2
-        for (var r = slot * rank_2 + lane; r < (slot + 1u) * rank_2; r += lanes) {
-            sum_of_slot += expand_2[r * rows_2 + row - end_1] * shrunk_at(at + shrunk_2 + r);
-        }
+            for (var j = lane; j < rank_2 * shrunk_parts; j += lanes) {
+                let r = slot * rank_2 + j % rank_2;
+                sums = add_bundle(sums, expand_2[(r * rows_2 + row - end_1) / bundle_rows], c, shrunk_2 + r + j / rank_2 * shrunk_part);
+            }
 #endif
+        }
     }
-    return sum_of_slot;
-}
-
-// Columns past the last have no head: what is read there is kept within bounds, and nobody uses the result.
-fn correction(column: u32, row: u32, lane: u32) -> f32 {
-    let at = column * shrunk_stride;
-    if (slots == 1u) { return correction_by(0u, at, row, lane); }
-    let count = min(u32(shrunk[at]), slots);
-    var all = 0.0;
-    for (var i = 1u; i <= count; i++) { all += correction_by(min(u32(shrunk[at + i]), slots - 1u), at, row, lane); }
-    return all;
+    return sums;
 }
 
 #if GATE == pair
 const corrected_rows = 2u * row_values;
-fn corrected_row(first: u32, i: u32) -> u32 { return i / row_values * rows + min(first + i % row_values, rows - 1u); }
+fn corrected_row(first: u32, i: u32) -> u32 { return i / row_values * rows + min(first + i % row_values, rows - bundle_rows); }
 #else
 const corrected_rows = row_values;
-fn corrected_row(first: u32, i: u32) -> u32 { return first_row + min(first + i, rows - 1u); }
+fn corrected_row(first: u32, i: u32) -> u32 { return first_row + min(first + i, rows - bundle_rows); }
 #endif
 
-// A thread's share of the corrections of its rows, which begin with `first`.
-fn corrections(column: u32, first: u32, lane: u32) -> vec4<f32> {
-    var fix = vec4<f32>(correction(column, corrected_row(first, 0u), lane), correction(column, corrected_row(first, 1u), lane), 0.0, 0.0);
+// A thread's share of the corrections of its rows, which begin with `first`, in the columns from c on.
+fn corrections(mask: u32, c: u32, first: u32, lane: u32) -> Fixes {
+    let f0 = correct_bundle(mask, c, corrected_row(first, 0u), lane);
+#if BUNDLE == 4
+    return Fixes(f0.c0, f0.c1, f0.c2, f0.c3);
+#elif BUNDLE == 2
+    var f2 = Bundles();
+    if (corrected_rows > 2u) { f2 = correct_bundle(mask, c, corrected_row(first, 2u), lane); }
+    return Fixes(vec4<f32>(f0.c0, f2.c0), vec4<f32>(f0.c1, f2.c1), vec4<f32>(f0.c2, f2.c2), vec4<f32>(f0.c3, f2.c3));
+#else
+    let f1 = correct_bundle(mask, c, corrected_row(first, 1u), lane);
+    var f2 = Bundles();
+    var f3 = Bundles();
     if (corrected_rows > 2u) {
-        fix.z = correction(column, corrected_row(first, 2u), lane);
-        fix.w = correction(column, corrected_row(first, 3u), lane);
+        f2 = correct_bundle(mask, c, corrected_row(first, 2u), lane);
+        f3 = correct_bundle(mask, c, corrected_row(first, 3u), lane);
     }
-    return fix;
+    return Fixes(vec4<f32>(f0.c0, f1.c0, f2.c0, f3.c0), vec4<f32>(f0.c1, f1.c1, f2.c1, f3.c1), vec4<f32>(f0.c2, f1.c2, f2.c2, f3.c2),
+                 vec4<f32>(f0.c3, f1.c3, f2.c3, f3.c3));
+#endif
 }

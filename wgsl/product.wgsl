@@ -183,6 +183,7 @@ const row_values = ${ROWS}u / 2u; // values of y that each thread computes
 const row_values = ${ROWS}u;
 #endif
 #if CORRECTED
+fn corrected_column(c: u32) -> u32 { return 0u; }
 #include "corrections.wgsl"
 #endif
 
@@ -260,7 +261,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
 
 #if CORRECTED
-        let fix = corrections(0u, first, lane);
+        let fix = corrections(slots_of_columns(0u), 0u, first, lane).c0;
 #endif
         var sums = vec4<f32>(0.0);
         for (var begin = 0u; begin < chunks; begin += segment) {

@@ -65,6 +65,7 @@ const row_values = 4u;
 #include "clips.wgsl"
 #include "lanes.wgsl"
 #if CORRECTED
+fn corrected_column(c: u32) -> u32 { return min(c, columns - 1u); }
 #include "corrections.wgsl"
 #endif
 
@@ -190,6 +191,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     var raw3 = load_raw(row3 + start);
     let c = group.x * ${COLUMNS}u;
     let factors = vec4<f32>(factor_of(c), factor_of(c + 1u), factor_of(c + 2u), factor_of(c + 3u)); // requested early, too
+#if CORRECTED
+    let mask = slots_of_columns(c);
+#endif
     var sum0 = vec4<f32>();
     var sum1 = vec4<f32>();
     var sum2 = vec4<f32>();
@@ -220,15 +224,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
     }
 #if CORRECTED
-    sum0 = sum0 * factors.x + corrections(c, first, lane);
-#if COLUMNS == 1
-#else
-    sum1 = sum1 * factors.y + corrections(min(c + 1u, columns - 1u), first, lane);
-#endif
-#if COLUMNS == 4
-    sum2 = sum2 * factors.z + corrections(min(c + 2u, columns - 1u), first, lane);
-    sum3 = sum3 * factors.w + corrections(min(c + 3u, columns - 1u), first, lane);
-#endif
+    let fix = corrections(mask, c, first, lane);
+    sum0 = sum0 * factors.x + fix.c0;
+    sum1 = sum1 * factors.y + fix.c1;
+    sum2 = sum2 * factors.z + fix.c2;
+    sum3 = sum3 * factors.w + fix.c3;
     let still = vec4<f32>(1.0);
 #else
     let still = factors;

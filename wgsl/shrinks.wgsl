@@ -5,15 +5,15 @@ enable subgroups;
 //
 //   s = (x + b · b_weight / rms(b)) · factor with RESIDUAL, otherwise x; written to `sum` with SUM
 //   c = s · weight · weight_factor / rms(s) with NORMED, otherwise s            rms(v) = √(mean(v²) + eps)
-//   out[t] = the number of slots in the token's set, then these slots; from `head` on, for each row i of A: w_s · A[i] · c
+//   out[t] = Σ_s 2^(s mod 24) over the slots s in the token's set, each power once; from `head` on, for each row i of A: w_s · A[i] · c
 //
 //   a     f32, rows of k: rank_0 rows for each slot, then rank_1 for each, then rank_2     sets  f32 [sets, slots]: the weights w
 //   x     COLUMN f32: from x_offset + t · x_token_stride on     COLUMN given: in 8 bits, row t (quantise.wgsl), x_scales in words
 //   out   f32, row t from t · out_stride on; 0 for rows of slots without a weight     k, x_offset and x_token_stride in units
-//   dispatch (rows of A / RANKS, 1, tokens / TOKENS rounded up)     RANKS divides every rank
+//   dispatch (rows of A / TOKENS, 1, tokens / TOKENS rounded up)     TOKENS is 1, or 4 if 4 divides every rank
 //
-// ONE: for one token, with RANKS and TOKENS 1; only then there is a residual or a norm, which every workgroup computes for itself.
-// Slots without a weight are skipped.
+// ONE: for one token; only then there is a residual or a norm, which every workgroup computes for itself.
+// Slots without a weight are skipped. Few tokens have a workgroup for each row of A, so that enough of the GPU is busy.
 
 #include "unit.wgsl"
 
@@ -31,10 +31,15 @@ override x_token_stride: u32 = 0u;
 override eps:            f32 = 0.0;
 override weight_factor:  f32 = 1.0;
 const threads = ${THREADS}u;
-const ranks = ${RANKS}u;
+const ranks = ${TOKENS}u;
 const tokens_each = ${TOKENS}u;
 
+#if TOKENS == 1
 #include "reduce.wgsl"
+#else
+const lanes = threads;
+#include "lanes.wgsl"
+#endif
 
 #if COLUMN == given
 @group(0) @binding(0) var<storage, read_write> x:    array<u32>;
@@ -91,15 +96,30 @@ fn slot_of(row: u32) -> u32 {
 }
 
 fn put_head(token: u32) {
-    var count = 0u;
+    var mask = 0u;
     for (var slot = 0u; slot < slots; slot++) {
-        if (set_weight(token, slot) != 0.0) {
-            count++;
-            out[token * out_stride + count] = f32(slot);
-        }
+        if (set_weight(token, slot) != 0.0) { mask |= 1u << (slot % 24u); }
     }
-    out[token * out_stride] = f32(count);
+    out[token * out_stride] = f32(mask);
 }
+
+#if TOKENS == 4
+fn ranks_times(a0: unit, a1: unit, a2: unit, a3: unit, value: unit) -> vec4<f32> {
+    return vec4<f32>(total(a0 * value), total(a1 * value), total(a2 * value), total(a3 * value));
+}
+
+// Writes the sums of four ranks of a token.
+fn put_sums(token: u32, slot: u32, row: u32, sums: vec4<f32>, thread: u32, subgroup: u32) {
+    let all = reduce(sums, thread, subgroup);
+    if (thread != 0u || token >= run.tokens) { return; }
+    let to = token * out_stride + head + row;
+    let of_ranks = set_weight(token, slot) * all;
+    out[to] = of_ranks.x;
+    out[to + 1u] = of_ranks.y;
+    out[to + 2u] = of_ranks.z;
+    out[to + 3u] = of_ranks.w;
+}
+#endif
 
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) group: vec3<u32>,
@@ -113,17 +133,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
 #endif
     let row  = group.x * ranks;
     let slot = slot_of(row);
+#if TOKENS == 1
 #if ONE
-    let set_by  = set_weight(0u, slot);
+    let token = 0u;
+#else
+    let token = group.z;
+    if (token >= run.tokens) { return; }
+#endif
+    let set_by  = set_weight(token, slot);
     let row_at  = row * k;
-    if (group.x == 0u && thread == 0u) { put_head(0u); }
+    let out_at  = token * out_stride + head + row;
+    if (group.x == 0u && thread == 0u) { put_head(token); }
 #if SUM
     let keep = group.x == 0u; // this workgroup writes the sum
 #else
     let keep = false;
 #endif
     if (set_by == 0.0 && !keep) {
-        if (thread == 0u) { out[head + row] = 0.0; }
+        if (thread == 0u) { out[out_at] = 0.0; }
         return;
     }
     let early = a[row_at + min(thread, k - 1u)]; // requested before anything else is waited for
@@ -136,7 +163,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
     var dots    = 0.0;
     var squares = 0.0;
     for (var i = thread; i < k; i += threads) {
-        var s = column_unit(0u, i);
+        var s = column_unit(token, i);
 #if RESIDUAL
         s = (s + b[i] * (b_scale * b_weight[i])) * numbers.x;
 #endif
@@ -157,34 +184,33 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
     workgroupBarrier();
 #endif
     let dot_sum = workgroup_sum(dots, thread, subgroup);
-    if (thread == 0u) { out[head + row] = select(0.0, dot_sum * scale, set_by != 0.0); }
+    if (thread == 0u) { out[out_at] = select(0.0, dot_sum * scale, set_by != 0.0); }
 #else
     let first = group.z * tokens_each;
     if (group.x == 0u && thread < tokens_each && first + thread < run.tokens) { put_head(first + thread); }
     var any = false;
     for (var t = 0u; t < tokens_each; t++) { any = any || set_weight(first + t, slot) != 0.0; }
-    var sums: array<f32, ${TOKENS} * ${RANKS}>;
+    var sum0 = vec4<f32>(); // of four ranks for each token
+    var sum1 = vec4<f32>();
+    var sum2 = vec4<f32>();
+    var sum3 = vec4<f32>();
     if (any) {
         let last = run.tokens - 1u;
         for (var i = thread; i < k; i += threads) {
-            for (var t = 0u; t < tokens_each; t++) {
-                let value = column_unit(min(first + t, last), i);
-                for (var r = 0u; r < ranks; r++) { sums[t * ranks + r] += total(a[(row + r) * k + i] * value); }
-            }
+            let at = row * k + i;
+            let a0 = a[at];
+            let a1 = a[at + k];
+            let a2 = a[at + 2u * k];
+            let a3 = a[at + 3u * k];
+            sum0 += ranks_times(a0, a1, a2, a3, column_unit(min(first, last), i));
+            sum1 += ranks_times(a0, a1, a2, a3, column_unit(min(first + 1u, last), i));
+            sum2 += ranks_times(a0, a1, a2, a3, column_unit(min(first + 2u, last), i));
+            sum3 += ranks_times(a0, a1, a2, a3, column_unit(min(first + 3u, last), i));
         }
     }
-    for (var t = 0u; t < tokens_each; t++) {
-        let set_by = set_weight(first + t, slot);
-        for (var r = 0u; r < ranks; r++) {
-            var sum_of_row = 0.0;
-            if (any) {
-                sum_of_row = workgroup_sum(sums[t * ranks + r], thread, subgroup);
-                workgroupBarrier();
-            }
-            if (thread == 0u && first + t < run.tokens) {
-                out[(first + t) * out_stride + head + row + r] = set_by * sum_of_row;
-            }
-        }
-    }
+    put_sums(first, slot, row, sum0, thread, subgroup);
+    put_sums(first + 1u, slot, row, sum1, thread, subgroup);
+    put_sums(first + 2u, slot, row, sum2, thread, subgroup);
+    put_sums(first + 3u, slot, row, sum3, thread, subgroup);
 #endif
 }

@@ -338,7 +338,7 @@ void gpu_attention_shrinks(gpu_kernel *k, const op *o, uint32_t stride) {
     kernel_define(k, "SHRINKS", "1");
     kernel_constant(k, "slots", o->slots);
     kernel_constant(k, "rank", o->ranks[0]);
-    kernel_constant(k, "u_head", (double)shrunk_head(o->slots));
+    kernel_constant(k, "u_head", SHRUNK_HEAD);
     kernel_constant(k, "u_stride", stride);
     kernel_bind(k, BIND_IN + FUSED_EXPAND0);
     kernel_bind(k, BIND_IN + FUSED_SETS);

@@ -42,7 +42,7 @@ gpu_kernel gpu_norms_kernel(const op *o, uint32_t tokens, uint32_t outputs, bool
 
 /* ---- adapters ---- */
 
-enum { SHRINKS_MANY = 8, SHRINKS_RANKS = 4, SHRINKS_TOKENS = 4, CORRECT_TOKENS = 8 };
+enum { SHRINKS_MANY = 33, SHRINKS_TOGETHER = 4, CORRECT_MANY = 8, CORRECT_TOKENS = 8 };
 
 static void adapter_bind_at(gpu_kernel *k, int range, const char *define) {
     static const char *const numbers[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
@@ -71,25 +71,24 @@ static void shrinks_column(gpu_kernel *k, const op *o) {
 
 gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given) {
     const tensor  *x = o->in[FUSED_A];
-    const bool     one = tokens == 1, many = tokens >= SHRINKS_MANY, eight = q8 || given;
+    const bool     one = tokens == 1, eight = q8 || given;
     const bool     wide = eight || ((x->ne[0] | x->offset | x->token_stride) % 4 == 0);
-    const uint32_t unit = wide ? 4 : 1, tokens_each = many ? SHRINKS_TOKENS : 1;
+    const uint32_t unit = wide ? 4 : 1;
     uint32_t       firsts[OP_PARTS + 1] = { 0 };
-    bool           by_four = many;
+    bool           by_four = tokens >= SHRINKS_MANY;
     for (size_t i = 0; i < OP_PARTS; i++) {
         firsts[i + 1] = firsts[i] + o->slots * o->ranks[i];
-        by_four = by_four && o->ranks[i] % SHRINKS_RANKS == 0;
+        by_four = by_four && o->ranks[i] % SHRINKS_TOGETHER == 0;
     }
-    gpu_kernel k = { .file = "shrinks.wgsl",
-                     .x = firsts[OP_PARTS] / (by_four ? SHRINKS_RANKS : 1),
-                     .y = 1,
-                     .z = rounded_up(tokens, tokens_each) };
+    const uint32_t together = by_four ? SHRINKS_TOGETHER : 1;
+    gpu_kernel     k = {
+            .file = "shrinks.wgsl", .x = firsts[OP_PARTS] / together, .y = 1, .z = rounded_up(tokens, together)
+    };
     kernel_define(&k, "ONE", kernel_flag(one));
     kernel_define(&k, "WIDE", kernel_flag(wide));
     kernel_define(&k, "COLUMN", eight ? "given" : "f32");
-    kernel_define(&k, "THREADS", one ? "256" : "64");
-    kernel_define(&k, "RANKS", by_four ? "4" : "1");
-    kernel_define(&k, "TOKENS", many ? "4" : "1");
+    kernel_define(&k, "THREADS", "256");
+    kernel_define(&k, "TOKENS", by_four ? "4" : "1");
     kernel_constant(&k, "slots", o->slots);
     kernel_constant(&k, "rank_0", o->ranks[0]);
     if (o->ranks[1]) kernel_constant(&k, "rank_1", o->ranks[1]);
@@ -97,7 +96,7 @@ gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given)
     kernel_constant(&k, "first_1", firsts[1]);
     kernel_constant(&k, "first_2", firsts[2]);
     kernel_constant(&k, "k", (double)(x->ne[0] / unit));
-    kernel_constant(&k, "head", (double)shrunk_head(o->slots));
+    kernel_constant(&k, "head", SHRUNK_HEAD);
     kernel_constant(&k, "out_stride", (double)o->out->token_stride);
     if (eight) kernel_constant(&k, "x_scales", (double)tokens * (double)x->ne[0] / 4);
     else {
@@ -120,7 +119,7 @@ gpu_kernel gpu_correct_kernel(const op *o, const gpu_corrections *c, uint32_t to
                           { "EXPAND_1", "EXPAND_1_AT", "rank_1", "shrunk_1", "end_1" },
                           { "EXPAND_2", "EXPAND_2_AT", "rank_2", "shrunk_2", "end_2" } };
     const tensor  *y = o->out;
-    const uint32_t each = tokens >= SHRINKS_MANY ? CORRECT_TOKENS : 1;
+    const uint32_t each = tokens >= CORRECT_MANY ? CORRECT_TOKENS : 1;
     const bool     wide = (c->rows[0] | c->rows[1] | c->rows[2] | y->offset | y->token_stride) % 4 == 0;
     const uint32_t unit = wide ? 4 : 1;
     uint32_t       end = 0;

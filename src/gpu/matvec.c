@@ -76,7 +76,14 @@ static void bind_at(gpu_kernel *out, int range, const char *define) {
     kernel_bind(out, range);
 }
 
-static void correct_rows(gpu_kernel *out, const gpu_corrections *c) {
+/* Rows of B that a thread reads at once: those of one weight that it computes, or fewer where weights or tiles end between them. */
+static const char *corrected_together(const gpu_corrections *c, const weight_tile *tile, uint32_t rows_each) {
+    uint32_t all = tile->first_row | tile->rows | rows_each;
+    for (int i = 0; i < OP_PARTS; i++) all |= c->rows[i];
+    return all % 4 == 0 ? "4" : all % 2 == 0 ? "2" : "1";
+}
+
+static void correct_rows(gpu_kernel *out, const gpu_corrections *c, const weight_tile *tile, uint32_t rows_each) {
     static const struct {
         const char *flag, *at, *rank, *shrunk;
     } names[OP_PARTS] = { { "EXPAND_0", "EXPAND_0_AT", "rank_0", "shrunk_0" },
@@ -84,6 +91,7 @@ static void correct_rows(gpu_kernel *out, const gpu_corrections *c) {
                           { "EXPAND_2", "EXPAND_2_AT", "rank_2", "shrunk_2" } };
     if (!c->slots) return;
     kernel_define(out, "CORRECTED", "1");
+    kernel_define(out, "BUNDLE", corrected_together(c, tile, rows_each));
     bind_at(out, BIND_IN + FUSED_SHRUNK, "SHRUNK_AT");
     kernel_constant(out, "slots", c->slots);
     kernel_constant(out, "shrunk_stride", c->stride);
@@ -101,7 +109,7 @@ static void correct_rows(gpu_kernel *out, const gpu_corrections *c) {
     }
 }
 
-static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
+static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile *tile, uint32_t rows_each) {
     static const char *const gates[] = { [GATE_NONE] = "none", [GATE_PAIR] = "pair", [GATE_VALUE] = "value" };
     kernel_define(out, "RESIDUAL", kernel_flag(job->residual));
     kernel_define(out, "NORMED", kernel_flag(job->normed));
@@ -128,7 +136,7 @@ static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
         if (job->tokens > 1) kernel_constant(out, "other_token_stride", job->other_token_stride);
     }
     if (job->cap > 0) kernel_constant(out, "cap", (double)job->cap);
-    correct_rows(out, &job->corrections);
+    correct_rows(out, &job->corrections, tile, rows_each);
 }
 
 static void route(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile *tile) {
@@ -188,7 +196,7 @@ static void columns_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matm
     start_product(out, "product_columns.wgsl", job, tile);
     if (given) kernel_constant(out, "x_scales", (double)job->tokens * job->weights->k / 16);
     else place_columns(out, job);
-    before_and_behind(out, job);
+    before_and_behind(out, job, tile, columns_outputs(job));
     clip_kernel(out, &job->clips, job->clips.in && !given, job->clips.out);
     const columns_shape shape = choose_columns(info, job);
     kernel_define(out, "COLUMNS", digit(shape.together));
@@ -208,16 +216,17 @@ static void columns_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matm
 static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile) {
     start_product(out, "product.wgsl", job, tile);
     place_columns(out, job);
-    before_and_behind(out, job);
+    const column_shape shape = choose_column(info, job);
+    before_and_behind(out, job, tile, shape.outputs);
     if (job->used) route(out, job, tile);
     static const char *const columns[] = { [COLUMN_F32] = "f32", [COLUMN_Q8] = "q8", [COLUMN_GIVEN] = "given" };
     const uint32_t           rows = product_rows(job, tile), pairs = job->used ? job->tokens * job->used : 1;
     const uint32_t           chunks = job->weights->chunks, most = chunks_that_fit(info, job->column == COLUMN_Q8);
-    const column_shape       shape = choose_column(info, job);
     const bool               given = job->column == COLUMN_GIVEN;
     const uint32_t           segment = given ? chunks : choose_segment(chunks, most, shape.lanes);
     const uint32_t           longest = given ? job->like->chunks : choose_segment(job->like->chunks, most, shape.lanes);
     kernel_define(out, "ROWS", digit(shape.together));
+    kernel_define(out, "COLUMNS", "1");
     kernel_define(out, "COLUMN", columns[job->column]);
     kernel_define(out, "Q8_OUT", kernel_flag(job->y_q8));
     if (job->y_q8) kernel_constant(out, "y_scales", (double)pairs * rows / 4);

@@ -161,7 +161,7 @@ static uint32_t plan_splits(const gpu_plan *p, const op *o) {
 uint64_t plan_shrunk_stride(const gpu_plan *p, size_t i) {
     const op *o = &p->g.ops[i];
     if (!p->ops[i].parts) return o->out->token_stride;
-    return shrunk_head(o->slots) + (uint64_t)p->ops[i].parts * o->slots * o->ranks[0];
+    return SHRUNK_HEAD + (uint64_t)p->ops[i].parts * o->slots * o->ranks[0];
 }
 
 /* Whether only products that add corrections read this value. */

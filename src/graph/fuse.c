@@ -311,7 +311,7 @@ static bool try_shrinks(fuser *f, op *shrink) {
     if (f->g->trains) return false; /* the backward graph reads each vector by itself */
     if (!x || shrink->in[3] || x->ne[1] != 1 || shrink->out->axis != AXIS_TOKENS) return false;
     op       fused = { .kind = OP_SHRINKS, .slots = shrink->slots, .factor = 1, .weight_factor = 1 };
-    uint64_t bytes = 0, end = shrunk_head(shrink->slots);
+    uint64_t bytes = 0, end = SHRUNK_HEAD;
     tensor  *row = copy_tensor(f, shrink->out);
     if (!row) return false;
     fused.in[FUSED_A] = shrink->in[1];

@@ -11,8 +11,8 @@
  *             cap    above 0: cap · tanh(row / cap)
  *             clips  x is clamped before the product, the rows of each weight after it
  *             with SHRUNK, adapters correct the rows before the gate: those of weight i by Σ_s EXPAND_i,s · u_i,s
- *   SHRINKS   what the adapters of up to three weights see of one column x, which is as that of PRODUCTS: a row with the number of
- *             slots in the token's set, their numbers, zeros up to `shrunk_head`, and for each weight i, u_i = w_s · A_i,s · x of each slot
+ *   SHRINKS   what the adapters of up to three weights see of one column x, which is as that of PRODUCTS: a row with a mask of the
+ *             slots in the token's set, room up to SHRUNK_HEAD, and for each weight i, u_i = w_s · A_i,s · x of each slot
  *             s, 0 for slots without a weight (LORA_SHRINK). Its inputs W0, W1, W2 are the vectors A of the weights
  *   HEADS     queries q, and optionally keys k and values v: norms q and k with their weights and rotates them by the
  *             table, norms v; k and v go to the cache of `layer`, which becomes `sum`, q to out. A table of two rows rotates
@@ -59,7 +59,7 @@ enum {
 };
 
 /* Values before the first u in a row of SHRINKS. */
-static inline uint64_t shrunk_head(uint32_t of_slots) { return (1 + (uint64_t)of_slots + 3) / 4 * 4; }
+enum { SHRUNK_HEAD = 4 };
 
 typedef struct {
     bool     one_token;   /* for one token only: products may compute their own column */
