@@ -33,9 +33,10 @@ typedef struct {
     uint32_t attention_step;   /* which of its steps that takes, for benches: 1 short, 2 long; 0: chosen by size */
     bool     bands;            /* of these, the small heads of towers with a band of queries for each subgroup */
     bool     deep_splits;      /* products by subgroup matrices with few tiles and much to add are split further */
-    bool     double_buffers;   /* products by register blocks load the next step beside this one */
-    bool     large_batches;    /* prompts in batches beyond 256 tokens, if the GPU is fast: session/batches.h */
-    bool     blocks; /* attention and f32 products of many tokens by register blocks; false: by their older kernels */
+    bool double_buffers; /* products by register blocks load the next step beside this one, if weights are quantised */
+    bool packed_blocks;  /* products by register blocks with weights of 16 bits may take 12 rows a thread */
+    bool large_batches;  /* prompts in batches beyond 256 tokens, if the GPU is fast: session/batches.h */
+    bool blocks; /* attention and f32 products of many tokens by register blocks; false: by their older kernels */
 } gpu_info;
 
 typedef struct {
