@@ -463,6 +463,26 @@ static void test_gpu_longest_list(gpu_host *h) {
     compare_draws(h, r, 3);
 }
 
+/* Cuts in the middle of tokens that are equally likely. */
+static void test_gpu_equals(gpu_host *h) {
+    enum { N = 9001 };
+    static const gm_sampling cuts[] = {
+        { .temperature = 1, .top_p = 0.5f, .typical_p = 1, .repetition_penalty = 1 },
+        { .temperature = 0.7f, .top_k = 5000, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 },
+        { .temperature = 2, .top_k = 5000, .top_p = 0.97f, .typical_p = 1, .repetition_penalty = 1 },
+        { .temperature = 2, .top_k = 7000, .top_p = 0.9f, .min_p = 0.2f, .typical_p = 1, .repetition_penalty = 1 },
+        { .temperature = 1, .top_k = 5000, .top_p = 1, .typical_p = 0.6f, .repetition_penalty = 1 },
+        { .temperature = 2, .top_k = 5000, .top_p = 0.999f, .min_p = 0.1f, .typical_p = 0.9f, .repetition_penalty = 1 },
+    };
+    static random_case one;
+    dice               d = { 0, 1 };
+    for (size_t i = 0; i < N; i++) one.logits[i] = -(float)roll(&d, 4) / 2;
+    for (size_t i = 0; i < COUNT_OF(cuts); i++) {
+        TEST("a cut among equals %zu", i);
+        compare_draws(h, &(request){ &cuts[i], one.logits, N, one.history, 0, NULL, 3, MOST_DRAWS, 0 }, 1);
+    }
+}
+
 int main(int argc, char **argv) {
     error     e = { 0 };
     gpu_host *h = NULL;
@@ -475,6 +495,7 @@ int main(int argc, char **argv) {
         test_gpu_rows(h);
         test_gpu_longest_list(h);
     }
+    if (!*only || !strcmp(only, "equals")) test_gpu_equals(h);
     test_gpu_golden(h, only);
     TEST("nothing was refused");
     CHECK_MESSAGE(gpu_host_problem(h, &e) == GM_OK, "%s", e.why);

@@ -99,7 +99,7 @@ struct CutState {
     before:  vec2<u32>, // the sum of the weights before the border that is being sought,
     goal:    vec2<u32>, // and the sum at the border
     prefix:  u32,       // the digits of its key that are known
-    spare:   u32,
+    ties:    u32,       // how many of the tokens at reach.x survive; 0xffffffff: those up to reach.y
 }
 
 struct Cuts {

@@ -1,11 +1,15 @@
 // The stages `cut` and `last` of sampler.wgsl: the cuts and the draw among all tokens, by many workgroups.
 //
 // Every cut, and the draw, asks for a border: the token at which the weights, added in the order (key, id), reach a goal. A border
-// takes three or four dispatches of `cut`, each of which goes once over all tokens:
+// takes two to four dispatches of `cut`, each of which goes once over all tokens:
 //
 //   digit  adds the weights up by a digit of the key (key >> shift), among the tokens that have the digits found so far
-//   ties   adds up, for each part of 1024 tokens, the weights of the tokens that have the key found
-//   mean   adds up what the mean distance needs, before the cut by typical-p
+//   ties   adds up, for each part of 1024 tokens, the weights of the tokens that have the key found, or after top-k their number and
+//          what the mean distance needs
+//   mean   adds up what the mean distance needs, before the cut by typical-p without top-k
+//
+// Tokens at the same distance weigh the same. So top-p, and top-k without typical-p, need no ids: they find a distance and how many of its
+// tokens survive (now.ties). The draw cannot come past these, because no goal is beyond the sum of the weights.
 //
 // Each dispatch begins with what the one before it left: every workgroup searches its sums for itself (`resume`), because no workgroup
 // can wait for another. The host wrote the list of steps (settings.steps). A dispatch knows its own by the number of workgroups: it has
@@ -32,7 +36,8 @@ const by_top_p = 2u;
 fn step_kind(what: u32) -> u32 { return what & 15u; }
 fn step_cut(what: u32) -> u32 { return (what >> 4u) & 15u; }
 fn step_shift(what: u32) -> u32 { return (what >> 8u) & 255u; }
-fn step_first(what: u32) -> bool { return (what >> 16u) == 1u; }
+fn step_first(what: u32) -> bool { return ((what >> 16u) & 1u) == 1u; }
+fn step_closes(what: u32) -> bool { return ((what >> 17u) & 1u) == 1u; } // the last of a border without ids
 
 fn part_count() -> u32 { return (n + part_tokens - 1u) / part_tokens; }
 
@@ -137,6 +142,7 @@ fn begin(thread: u32) {
     now.status = select(select(drawn, nothing_left, now.best == never), not_a_number, atomicLoad(&most[1]) != 0);
     now.reach = vec2<u32>(0xffffffffu);
     now.deviant = vec2<u32>(0xffffffffu);
+    now.ties = 0xffffffffu;
 }
 
 fn goal_of(cut: u32, sum: vec2<u32>) -> vec2<u32> {
@@ -157,6 +163,16 @@ fn resume_digit(number: u32, what: u32, thread: u32) {
         now.prefix = 0u;
     }
     now.prefix = (now.prefix << 10u) | find_bucket(counts);
+    if (step_closes(what)) { close_border(step_cut(what)); }
+}
+
+fn close_border(cut: u32) {
+    let distance = now.prefix + now.nearest;
+    if (distance != now.reach.x) { now.reach = vec2<u32>(distance, 0xffffffffu); }
+    let weight = vec2<u32>(token_weight(Token(distance, now.prefix, true), cut), 0u);
+    let left = wide_subtract(now.goal, now.before);
+    now.ties = 1u;
+    if (wide_less(weight, left)) { now.ties = wide_quotient(wide_add(left, wide_subtract(weight, vec2<u32>(1u, 0u))), weight); }
 }
 
 fn resume_ties(number: u32, cut: u32, thread: u32) {
@@ -166,6 +182,7 @@ fn resume_ties(number: u32, cut: u32, thread: u32) {
     for (var i = thread; i < weighed; i += threads) {
         var sum = vec4<u32>(0u, 0u, 0xffffffffu, 0xffffffffu);
         if (i < part_count()) { sum = cuts[row].parts[source + i]; }
+        if (cut == by_top_k) { sum = select(vec4<u32>(), vec4<u32>(sum.w >> 16u, 0u, 0u, 0u), i < part_count()); }
         atomicStore(&buckets[i], sum.x);
         atomicStore(&buckets[weighed + i], sum.y);
         if (cut == by_typical && i < part_count()) {
@@ -174,6 +191,7 @@ fn resume_ties(number: u32, cut: u32, thread: u32) {
         }
     }
     add_buckets(false, thread);
+    let surviving = now.goal.x - now.before.x; // of the ties, after top-k
     let first = find_bucket(false) * part_tokens;
     workgroupBarrier();
     for (var i = thread; i < weighed; i += threads) {
@@ -191,22 +209,32 @@ fn resume_ties(number: u32, cut: u32, thread: u32) {
         let inner = atomicLoad(&least[0]);
         now.nearest = select(inner, now.mean + now.prefix, inner == 0xffffffffu);
         if (atomicLoad(&least[1]) <= found) { now.nearest = now.mean - now.prefix; }
-    } else {
-        now.reach = vec2<u32>(now.prefix + now.nearest, found);
+        return;
+    }
+    now.reach = vec2<u32>(now.prefix + now.nearest, found);
+    if (cut == by_top_k) {
+        let v = weight_of(now.prefix, settings[row].one) >> 4u;
+        let one = wide_product(v, now.prefix);
+        let moment = wide_add(wide_product(one.x, surviving), vec2<u32>(0u, one.y * surviving));
+        let sums = part_sums(source, 0xffffu, thread);
+        find_mean(vec4<u32>(wide_add(sums.xy, moment), wide_add(sums.zw, wide_product(v, surviving))));
     }
 }
 
 // M = Σ v·D / Σ v, v = weight / 16, D relative to the nearest.
-fn resume_mean(number: u32, thread: u32) {
-    let source = (number - 1u) % 2u * part_count();
+fn find_mean(sums: vec4<u32>) {
+    now.mean = now.nearest;
+    if (any(sums.zw != vec2<u32>())) { now.mean += wide_quotient(sums.xy, sums.zw); }
+}
+
+// Two sums over all parts. Those bits of the last word count.
+fn part_sums(source: u32, bits: u32, thread: u32) -> vec4<u32> {
     var sums = vec4<u32>();
     for (var i = thread; i < part_count(); i += threads) {
         let more = cuts[row].parts[source + i];
-        sums = vec4<u32>(wide_add(sums.xy, more.xy), wide_add(sums.zw, more.zw));
+        sums = vec4<u32>(wide_add(sums.xy, more.xy), wide_add(sums.zw, vec2<u32>(more.z, more.w & bits)));
     }
-    let all = add_up(sums, thread);
-    now.mean = now.nearest;
-    if (any(all.zw != vec2<u32>())) { now.mean += wide_quotient(all.xy, all.zw); }
+    return add_up(sums, thread);
 }
 
 // Sums of two numbers over all threads.
@@ -230,7 +258,7 @@ fn resume(mine: u32, number: u32, thread: u32) {
     now = cuts[row].states[(number - 1u) % 2u];
     let what = settings[mine].steps[number - 1u];
     if (step_kind(what) == of_ties) { resume_ties(number, step_cut(what), thread); }
-    else if (step_kind(what) == of_mean) { resume_mean(number, thread); }
+    else if (step_kind(what) == of_mean) { find_mean(part_sums((number - 1u) % 2u * part_count(), 0xffffffffu, thread)); }
     else { resume_digit(number, what, thread); }
 }
 
@@ -242,9 +270,23 @@ var<private> values: array<i32, each_thread>; // the thread's tokens
 
 fn token_id(group: u32, i: u32, thread: u32) -> u32 { return group * part_tokens + i * threads + thread; }
 
-fn add_weight(bucket: u32, weight: u32) {
-    let old = atomicAdd(&buckets[bucket], weight);
-    if (old + weight < old) { atomicAdd(&buckets[weighed + bucket], 1u); }
+fn add_weight(bucket: u32, weight: vec2<u32>) {
+    let old = atomicAdd(&buckets[bucket], weight.x);
+    let high = weight.y + select(0u, 1u, old + weight.x < old);
+    if (high > 0u) { atomicAdd(&buckets[weighed + bucket], high); }
+}
+
+// Adds the weights of so many tokens that are alike.
+fn add_token(token: Token, times: u32, what: u32) {
+    let cut = step_cut(what);
+    let weight = token_weight(token, cut);
+    var digit = token.key >> step_shift(what);
+    if (!step_first(what)) {
+        if (digit >> 10u != now.prefix) { return; }
+        digit &= 1023u;
+    }
+    if (cut == by_top_k) { atomicAdd(&buckets[min(digit, counted - 1u)], times); }
+    else if (weight > 0u) { add_weight(min(digit, weighed - 1u), wide_product(weight, times)); }
 }
 
 fn step_digit(number: u32, what: u32, group: u32, thread: u32) {
@@ -254,15 +296,10 @@ fn step_digit(number: u32, what: u32, group: u32, thread: u32) {
     workgroupBarrier();
     for (var i = 0u; i < each_thread; i++) {
         let token = token_of(values[i], token_id(group, i, thread), cut);
-        if (!token.survives) { continue; }
-        let weight = token_weight(token, cut);
-        var digit = token.key >> step_shift(what);
-        if (!step_first(what)) {
-            if (digit >> 10u != now.prefix) { continue; }
-            digit &= 1023u;
-        }
-        if (cut == by_top_k) { atomicAdd(&buckets[min(digit, counted - 1u)], 1u); }
-        else if (weight > 0u) { add_weight(min(digit, weighed - 1u), weight); }
+        if (token.survives && (now.ties == 0xffffffffu || token.distance != now.reach.x)) { add_token(token, 1u, what); }
+    }
+    if (now.ties != 0xffffffffu && group == 0u && thread == 0u) {
+        add_token(Token(now.reach.x, now.reach.x - now.nearest, true), now.ties, what);
     }
     workgroupBarrier();
     let to = number % 3u * counted;
@@ -308,13 +345,18 @@ fn step_ties(number: u32, cut: u32, group: u32, thread: u32) {
     }
 }
 
-fn step_mean(number: u32, group: u32, thread: u32) {
+// What the mean needs. After top-k: that of the tokens before the border, and in the upper half of the last word how many are at it.
+fn step_mean(number: u32, border: u32, group: u32, thread: u32) {
     var sums = vec4<u32>();
     for (var i = 0u; i < each_thread; i++) {
-        let token = token_of(values[i], token_id(group, i, thread), by_typical);
-        if (!token.survives) { continue; }
+        let token = token_of(values[i], token_id(group, i, thread), by_top_k);
+        if (!token.survives || token.key > border) { continue; }
+        if (token.key == border) {
+            sums.w += 1u << 16u;
+            continue;
+        }
         let v = token_weight(token, by_typical) >> 4u;
-        sums = vec4<u32>(wide_add(sums.xy, wide_product(v, token.distance - now.nearest)), wide_add(sums.zw, vec2<u32>(v, 0u)));
+        sums = vec4<u32>(wide_add(sums.xy, wide_product(v, token.key)), wide_add(sums.zw, vec2<u32>(v, 0u)));
     }
     let all = add_up(sums, thread);
     if (thread == 0u) { cuts[row].parts[number % 2u * part_count() + group] = all; }
@@ -330,14 +372,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     for (var i = 0u; i < each_thread; i++) { values[i] = value_of(token_id(group.x, i, thread)); } // early: memory is slow
     resume(group.y, number, thread);
     if (step_first(what) && step_cut(what) > by_top_p && settings[row].reach <= 0xffffffffu - now.nearest) {
-        now.reach = nearer(vec2<u32>(settings[row].reach + now.nearest, 0xffffffffu), now.reach); // min-p
+        let by_min_p = settings[row].reach + now.nearest;
+        if (by_min_p < now.reach.x) {
+            now.reach = vec2<u32>(by_min_p, 0xffffffffu);
+            now.ties = 0xffffffffu;
+        }
     }
     let cleared = (number + 1u) % 3u * counted;
     for (var i = group.x * threads + thread; i < counted; i += groups.x * threads) { atomicStore(&cuts[row].sums[cleared + i], 0u); }
     if (group.x == 0u && thread == 0u) { cuts[row].states[number % 2u] = now; }
     if (group.x >= part_count()) { return; }
-    if (step_kind(what) == of_ties) { step_ties(number, step_cut(what), group.x, thread); }
-    else if (step_kind(what) == of_mean) { step_mean(number, group.x, thread); }
+    let after_top_k = step_cut(what) == by_top_k;
+    if (step_kind(what) == of_mean || (step_kind(what) == of_ties && after_top_k)) {
+        step_mean(number, select(0xffffffffu, now.prefix, after_top_k), group.x, thread);
+    } else if (step_kind(what) == of_ties) { step_ties(number, step_cut(what), group.x, thread); }
     else { step_digit(number, what, group.x, thread); }
 }
 #else

@@ -91,8 +91,9 @@ size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]);
 /* A step among all tokens; wgsl/sampler_cuts.wgsl explains them. */
 enum { SAMPLER_DIGIT = 0, SAMPLER_TIES = 1, SAMPLER_MEAN = 2 };                                /* kinds */
 enum { SAMPLER_BY_TOP_K = 0, SAMPLER_BY_TYPICAL = 1, SAMPLER_BY_TOP_P = 2, SAMPLER_DRAW = 3 }; /* cuts */
-#define SAMPLER_STEP(kind, cut, shift, first)                                                                          \
-    ((uint32_t)(kind) | (uint32_t)(cut) << 4 | (shift) << 8 | (uint32_t)(first) << 16)
+enum { SAMPLER_FIRST = 1, SAMPLER_CLOSES = 2 };                                                /* flags of a digit */
+#define SAMPLER_STEP(kind, cut, shift, flags)                                                                          \
+    ((uint32_t)(kind) | (uint32_t)(cut) << 4 | (shift) << 8 | (uint32_t)(flags) << 16)
 enum { SAMPLER_FIRST_VALUES = 1536 }; /* of a first digit of weights */
 
 /* Words of DRAW_SETTINGS; wgsl/sampler.wgsl explains them. */

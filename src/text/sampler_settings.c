@@ -36,10 +36,12 @@ typedef struct {
 } step_writer;
 
 /* The steps of one border. The first digit starts at `shift`, a multiple of 10; each further one has 10 bits. */
-static void write_border(step_writer *w, uint32_t cut, uint32_t shift) {
-    for (uint32_t at = shift + 10; at; at -= 10)
-        w->words[w->count++] = SAMPLER_STEP(SAMPLER_DIGIT, cut, at - 10, at == shift + 10);
-    w->words[w->count++] = SAMPLER_STEP(SAMPLER_TIES, cut, 0, 0);
+static void write_border(step_writer *w, uint32_t cut, uint32_t shift, bool ids) {
+    for (uint32_t at = shift + 10; at; at -= 10) {
+        const uint32_t flags = (at == shift + 10 ? SAMPLER_FIRST : 0) | (at == 10 && !ids ? SAMPLER_CLOSES : 0);
+        w->words[w->count++] = SAMPLER_STEP(SAMPLER_DIGIT, cut, at - 10, flags);
+    }
+    if (ids) w->words[w->count++] = SAMPLER_STEP(SAMPLER_TIES, cut, 0, 0);
 }
 
 /* With a small top-k a single workgroup chooses among candidates, which have a list: tokens at least as likely as the best of the k-th
@@ -56,14 +58,15 @@ static uint32_t write_steps(const sampler_settings *s, uint32_t words[SAMPLER_MO
     const gm_sampling *p = s->sampling;
     step_writer        w = { words, 0 };
     if (p->temperature == 0 || has_candidates(s)) return 0;
-    if (p->top_k && (size_t)p->top_k < s->vocabulary) write_border(&w, SAMPLER_BY_TOP_K, 20);
-    if (p->typical_p < 1) {
-        words[w.count++] = SAMPLER_STEP(SAMPLER_MEAN, SAMPLER_BY_TYPICAL, 0, 0);
-        write_border(&w, SAMPLER_BY_TYPICAL, 10);
+    const bool top_k = p->top_k && (size_t)p->top_k < s->vocabulary, typical = p->typical_p < 1;
+    if (top_k) write_border(&w, SAMPLER_BY_TOP_K, 20, typical);
+    if (typical) {
+        if (!top_k) words[w.count++] = SAMPLER_STEP(SAMPLER_MEAN, SAMPLER_BY_TYPICAL, 0, 0);
+        write_border(&w, SAMPLER_BY_TYPICAL, 10, true);
     }
-    if (p->top_p < 1) write_border(&w, SAMPLER_BY_TOP_P, 10);
+    if (p->top_p < 1) write_border(&w, SAMPLER_BY_TOP_P, 10, false);
     const exponent_scale scale = exponent_scale_of((double)p->temperature); /* if it is hot, far tokens count as well */
-    write_border(&w, SAMPLER_DRAW, weight_of(SAMPLER_FIRST_VALUES << 10, scale) ? 20 : 10);
+    write_border(&w, SAMPLER_DRAW, weight_of(SAMPLER_FIRST_VALUES << 10, scale) ? 20 : 10, true);
     return w.count;
 }
 
