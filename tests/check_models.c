@@ -1,4 +1,4 @@
-/* The self-check dispatches every shader that the model's plans will, and plans for larger batches have those of 256 tokens. Linked with the fake host, which knows what was dispatched: so
+/* The self-check dispatches every shader that the model's plans will, the check of training every one that a training will, and plans for larger batches have those of 256 tokens. Linked with the fake host, which knows what was dispatched: so
  * it is seen also for kernels of GPUs that no test machine has. The CPU's results stand in for the GPU's.
  *
  *     check_models FILE…      and a graph with the sizes of large models */
@@ -14,6 +14,8 @@
 #include "session/self_check.h"
 #include "test.h"
 #include "text/sampler_settings.h"
+#include "train/train_check.h"
+#include "train/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,6 +200,8 @@ static void check_graph(const char *name, const graph *g, const model_config *co
     gpu_backend_close(&planned);
 }
 
+static void check_training(const char *name, const model *m, const graph *text);
+
 static void check_model_file(const char *path) {
     error e = { 0 };
     gguf *file = NULL;
@@ -207,9 +211,63 @@ static void check_model_file(const char *path) {
     if (!gguf_open_file(path, &file, &e) && !model_load(file, &m, &e)) model_text_graph(&m, NULL, &g, &e);
     CHECK_MESSAGE(!e.status, "%s", e.why);
     if (!e.status) check_graph(path, &g, &m.config);
+    if (!e.status && !m.config.canvas.length) check_training(path, &m, &g);
     graph_free(&g);
     model_free(&m);
     gguf_free(file);
+}
+
+/* ---- training ---- */
+
+static void as_computed(void *user, const char *what, float *found, size_t count, const float *expected) {
+    (void)what;
+    ++*(size_t *)user;
+    memcpy(found, expected, count * sizeof *found);
+}
+
+/* An engine as far as training needs it. */
+static gm_status open_for_training(gm_engine *engine, const model *m, const graph *text, error *e) {
+    *engine = (gm_engine){ .weights = *m, .on_gpu = true, .precise = true };
+    TRY(gpu_backend_open(&engine->gpu, &(gpu_options){ .adapter = -1 }, false, e));
+    gm_status status;
+    while ((status = gpu_backend_upload(&engine->gpu, text, e)) == GM_AGAIN) {}
+    return status;
+}
+
+/* Whatever a training dispatches, its check has dispatched before. */
+static void check_training(const char *name, const model *m, const graph *text) {
+    static const char         targets[] = "q,k,v,o,gate,up,down";
+    const train_check_options options = { .targets = targets, .rank = 16, .tokens = 600 };
+    const fresh_options       fresh = { .rank = options.rank, .alpha = 16, .targets = targets };
+    gm_engine                 planned = { 0 }, checked = { 0 };
+    adapter                  *a = NULL;
+    trainer                  *t = NULL;
+    train_check              *check = NULL;
+    error                     e = { 0 };
+    size_t                    parts = 0, texts = 0;
+    bool                      ignored;
+    TEST("the check of training reaches every kernel of %s", name);
+    gm_status status = open_for_training(&planned, m, text, &e);
+    if (!status) status = open_for_training(&checked, m, text, &e);
+    if (!status) status = adapter_fresh(m, &fresh, "a", &a, &e);
+    if (!status)
+        status = trainer_new(
+            &planned, &(trainer_options){ .adapter = a, .tokens = options.tokens, .repeated = m->config.layers / 2 },
+            &t, &e);
+    if (!status) status = train_check_new(&checked, &options, &check, &e);
+    if (check) train_check_spoil_by(check, as_computed, &parts);
+    while (!status && (status = train_check_step(check, clock_seconds() + 1, &e)) == GM_AGAIN) status = GM_OK;
+    CHECK_MESSAGE(!status, "%s", e.why);
+    const char *label;
+    for (; !status && (label = fake_host_text(planned.gpu.host, texts, &ignored)); texts++)
+        CHECK_MESSAGE(!strcmp(label, "repack") || fake_host_dispatched(checked.gpu.host, planned.gpu.host, texts),
+                      "%s is planned, and not dispatched", label);
+    CHECK_MESSAGE(status || (parts > 20 && texts > 20), "%zu parts, %zu shaders", parts, texts);
+    train_check_free(check);
+    trainer_free(t);
+    adapter_free(a);
+    gpu_backend_close(&planned.gpu);
+    gpu_backend_close(&checked.gpu);
 }
 
 /* ---- towers ---- */

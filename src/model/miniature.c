@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALL_WIDTH = 512, SMALL_FEED_FORWARD = 512, SMALL_VOCABULARY = 512, SMALL_WINDOW = 16, MOST_LAYERS = 16 };
+enum { SMALL_WIDTH = 768, SMALL_FEED_FORWARD = 512, SMALL_VOCABULARY = 512, SMALL_WINDOW = 16, MOST_LAYERS = 16 };
 
 /* ---- shapes ---- */
 
@@ -189,7 +189,7 @@ gm_status miniature_new(const model *of, reads *r, miniature **out, error *e) {
     if (!m) return fail_memory(e, "a small model", sizeof *m);
     *m = (miniature){ .of = of, .reads = r, .config = *c };
     m->config.width = at_most(c->width, SMALL_WIDTH);
-    m->config.vocabulary = at_most(c->vocabulary, SMALL_VOCABULARY);
+    m->config.vocabulary = at_most(c->vocabulary, SMALL_VOCABULARY + c->vocabulary % 4); /* kernels depend on that */
     m->config.window = at_most(c->window, SMALL_WINDOW);
     m->config.experts = c->experts_used; /* all are chosen: rounding changes no choice */
     m->config.expert_feed_forward = at_most(c->expert_feed_forward, SMALL_FEED_FORWARD);

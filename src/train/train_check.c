@@ -189,7 +189,7 @@ static gm_status check_compare(const train_check *c, const check_what *what, err
         snprintf(name, sizeof name, "%s of %s, %c", what->of, c->trained->pairs[i / 2].base, i % 2 ? 'B' : 'A');
         if (c->spoil)
             c->spoil(c->spoil_user, name, pair_half(c->seen[ON_GPU], i / 2, i % 2),
-                     half_count(&c->trained->pairs[i / 2], i % 2));
+                     half_count(&c->trained->pairs[i / 2], i % 2), pair_half(c->seen[ON_CPU], i / 2, i % 2));
         mean += check_norm(c, i / 2, i % 2, what->changes, &apart) / (double)parts;
     }
     for (size_t i = 0; i < parts; i++) {
@@ -204,7 +204,7 @@ static gm_status check_compare(const train_check *c, const check_what *what, err
 static gm_status check_mean_loss(train_check *c, error *e) {
     float        found = (float)trainer_loss(c->trainers[ON_GPU]);
     const double want = trainer_loss(c->trainers[ON_CPU]);
-    if (c->spoil) c->spoil(c->spoil_user, "the loss", &found, 1);
+    if (c->spoil) c->spoil(c->spoil_user, "the loss", &found, 1, &(float){ (float)want });
     const double apart = fabs((double)found - want) / fabs(want);
     return apart <= CHECK_TOLERANCE ? GM_OK : check_refuse_training(c, "the loss", apart, e);
 }

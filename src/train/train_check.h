@@ -24,7 +24,7 @@ void      train_check_free(train_check *c);
 gm_status train_check_step(train_check *c, double deadline, error *e);
 
 /* For tests: `spoil` may change what came back from the GPU before it is compared. */
-typedef void train_check_spoil(void *user, const char *what, float *found, size_t count);
+typedef void train_check_spoil(void *user, const char *what, float *found, size_t count, const float *expected);
 void         train_check_spoil_by(train_check *c, train_check_spoil *spoil, void *user);
 
 /* The check of an engine, once for each kind of training; `*running` is the one under way, which the caller frees. In software there is no driver
