@@ -1,5 +1,6 @@
-/* The self-check dispatches every shader that the model's plans will, the check of training every one that a training will, and plans for larger batches have those of 256 tokens. Linked with the fake host, which knows what was dispatched: so
- * it is seen also for kernels of GPUs that no test machine has. The CPU's results stand in for the GPU's.
+/* The self-check dispatches every shader that the model's plans will, the check of training every one that a training will, and plans for
+ * larger batches have those of 256 tokens. Linked with the fake host, which knows what was dispatched: so it is seen also for kernels of GPUs
+ * that no test machine has. The CPU's results stand in for the GPU's.
  *
  *     check_models FILE…      and a graph with the sizes of large models */
 
