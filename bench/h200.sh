@@ -28,7 +28,7 @@
 #              profile-train-*), train-kernels natively and in Node (kernels-train-*.txt), train-26b natively without expert adapters;
 #              each measurement has the most GPU memory that nvidia-smi saw
 #   diffusion  a denoising step of 256 positions behind 1,000 tokens and a block of 16 steps: diffusion-native and diffusion-node, each with a
-#              profile (profile-diffusion-*), and the head's kernels, diffusion-kernels (kernels-canvas-*.txt)
+#              profile (profile-diffusion-*), and the head's kernels, diffusion-kernels (kernels-canvas-*.txt; ops.txt)
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
 # Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. The steps from
@@ -371,6 +371,8 @@ step_diffusion-node() {
 step_diffusion-kernels() {
     limited 60 "$native" kernels_gpu "${quick[@]}" canvas >"$out/kernels-canvas-native.txt"
     kernels_in_node 60 kernels-canvas-node canvas
+    ops_in_node "" "canvas head"
+    ops_in_node subgroup_matrix "canvas head"
 }
 
 step_model() {
