@@ -297,7 +297,7 @@ static gm_engine *open_diffusion(bool gpu) {
     return opened;
 }
 
-/* Few steps: random weights let rounding grow from step to step. */
+/* Few steps: with random weights the difference grows six-fold from step to step, from 1e-6 of the logits after the first. */
 static void test_same_everywhere(void) {
     gm_engine  *first = engine, *cpu = open_diffusion(false);
     gm_sampling sampling;
@@ -324,10 +324,10 @@ int main(int argc, char **argv) {
     if (gpu) test_same_everywhere();
     test_canvases_together();
     test_pins();
+    test_end_of_turn();
+    test_stop_and_cancel();
     if (!gpu) {
-        test_end_of_turn();
         test_bad_canvases();
-        test_stop_and_cancel();
         test_full_context();
         test_canvas_refusals();
         test_canvas_chat();
