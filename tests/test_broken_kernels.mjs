@@ -60,7 +60,7 @@ const rows = [
     ["column_given.wgsl", "Column(x[2u * at], x[2u * at + 1u],", "Column(x[2u * at + 1u], x[2u * at],", cases("experts Q8_0 1 ×")],
     ["column_q8.wgsl", "half_total(p.x + p.y + p.z + p.w, thread)", "half_total(p.x + p.y + p.z, thread)", cases("matmul Q4_0 1 ×")],
     ["columns.wgsl", "low.x + low.y + low.z + low.w", "low.x + low.y + low.z", cases("matmul Q4_0 2 ×")],
-    ["correct.wgsl", "first, shrunk_0 + r); }", "first, shrunk_0); }", cases("adapters of a linear 33 ×")],
+    ["correct.wgsl", "(shrunk_0 + r) / step", "shrunk_0 / step", cases("adapters of a linear 33 ×")],
     ["corrections.wgsl", "c, shrunk_0 + r + j", "c, shrunk_0 + j", cases("adapters of a linear 2 ×")],
     ["corrections.wgsl", "+ row - end_0;", "+ row - end_0 + 1u;", layers("adapters of odd widths")],
     ["conv_grid.wgsl", "let column = 2u * f + tap % 3u;", "let column = 2u * f + 2u - tap % 3u;", cases("conv_grid 2 × [12")],

@@ -42,7 +42,7 @@ gpu_kernel gpu_norms_kernel(const op *o, uint32_t tokens, uint32_t outputs, bool
 
 /* ---- adapters ---- */
 
-enum { SHRINKS_MANY = 33, SHRINKS_TOGETHER = 4, CORRECT_MANY = 8, CORRECT_TOKENS = 8 };
+enum { SHRINKS_MANY = 33, SHRINKS_TOGETHER = 4, CORRECT_TOKENS = 8 };
 
 static void adapter_bind_at(gpu_kernel *k, int range, const char *define) {
     static const char *const numbers[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
@@ -118,16 +118,17 @@ gpu_kernel gpu_correct_kernel(const op *o, const gpu_corrections *c, uint32_t to
     } names[OP_PARTS] = { { "EXPAND_0", "EXPAND_0_AT", "rank_0", "shrunk_0", "end_0" },
                           { "EXPAND_1", "EXPAND_1_AT", "rank_1", "shrunk_1", "end_1" },
                           { "EXPAND_2", "EXPAND_2_AT", "rank_2", "shrunk_2", "end_2" } };
-    const tensor  *y = o->out;
-    const uint32_t each = tokens >= CORRECT_MANY ? CORRECT_TOKENS : 1;
-    const bool     wide = (c->rows[0] | c->rows[1] | c->rows[2] | y->offset | y->token_stride) % 4 == 0;
-    const uint32_t unit = wide ? 4 : 1;
+    const tensor *y = o->out;
+    const bool    wide = (c->rows[0] | c->rows[1] | c->rows[2] | y->offset | y->token_stride) % 4 == 0;
+    const bool    by_fours =
+        (c->ranks[0] | c->ranks[1] | c->ranks[2] | c->at[0] | c->at[1] | c->at[2] | c->stride) % 4 == 0;
+    const uint32_t unit = wide ? 4 : 1, step = by_fours ? 4 : 1;
     uint32_t       end = 0;
-    gpu_kernel     k = { .file = "correct.wgsl", .y = 1, .z = rounded_up(tokens, each) };
+    gpu_kernel     k = { .file = "correct.wgsl", .y = 1, .z = rounded_up(tokens, CORRECT_TOKENS) };
     kernel_define(&k, "WIDE", kernel_flag(wide));
-    kernel_define(&k, "TOKENS", each == 1 ? "1" : "8");
+    kernel_define(&k, "STEP", by_fours ? "4" : "1");
     kernel_constant(&k, "slots", c->slots);
-    kernel_constant(&k, "shrunk_stride", c->stride);
+    kernel_constant(&k, "shrunk_stride", c->stride / step);
     kernel_constant(&k, "y_offset", (double)(y->offset / unit));
     kernel_constant(&k, "y_token_stride", (double)(y->token_stride / unit));
     kernel_bind(&k, BIND_OUT);
