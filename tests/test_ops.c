@@ -65,6 +65,8 @@ static void test_backend(const backend *b) {
     test_lora(b, LORA_PLAIN, 64, 36, 35, 8, 1);
     test_lora(b, LORA_PLAIN, 1, 700, 1100, 16, 4);
     test_lora(b, LORA_PLAIN, 35, 700, 1100, 16, 4);
+    test_lora(b, LORA_PLAIN, 1, 4100, 36, 3, 2);
+    test_lora(b, LORA_PLAIN, 3, 4608, 68, 8, 3);
     test_lora(b, LORA_OUTPUTS, 5, 64, 129, 8, 3);
     test_lora(b, LORA_OUTPUTS, 33, 64, 129, 8, 3);
     test_lora(b, LORA_EMBEDDING, 33, 1, 52, 12, 3);

@@ -53,7 +53,7 @@ fn set_weight(token: u32, slot: u32) -> f32 { return sets[run.records[token].ada
 
 fn put_head(token: u32) {
     var mask = 0u;
-    for (var slot = 0u; slot < slots; slot++) {
+    for (var slot = 0u; slot < slots && token < run.tokens; slot++) {
         if (set_weight(token, slot) != 0.0) { mask |= 1u << (slot % 24u); }
     }
     shrunk[token * u_stride] = f32(mask);
@@ -94,6 +94,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
     let subgroup = 1u;
 #endif
     let token = workgroup.y;
+#if SHRINKS
+    if (workgroup.x == 0u && workgroup.z == 0u && thread == 0u) { put_head(token); } // tokens past the last have no slots
+#endif
     if (token >= run.tokens) { return; }
     let seen = keys_of(queries_with(token, workgroup.x));
     let used = (seen.count + seen.share - 1u) / seen.share;
@@ -134,7 +137,6 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
 #endif
     }
 #if SHRINKS
-    if (workgroup.x == 0u && workgroup.z == 0u && thread == 0u) { put_head(token); }
     if (part == 0u) { staged[thread] = select(vec4<f32>(), value / sum, quad < quads); } // of these nobody reads what was there
     workgroupBarrier();
     let own   = staged[thread % lanes];

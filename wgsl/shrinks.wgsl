@@ -10,10 +10,11 @@ enable subgroups;
 //   a     f32, rows of k: rank_0 rows for each slot, then rank_1 for each, then rank_2     sets  f32 [sets, slots]: the weights w
 //   x     COLUMN f32: from x_offset + t · x_token_stride on     COLUMN given: in 8 bits, row t (quantise.wgsl), x_scales in words
 //   out   f32, row t from t · out_stride on; 0 for rows of slots without a weight     k, x_offset and x_token_stride in units
-//   dispatch (rows of A / TOKENS, 1, tokens / TOKENS rounded up)     TOKENS is 1, or 4 if 4 divides every rank
+//   dispatch (rows of A / TOKENS, parts, tokens / TOKENS rounded up)     TOKENS is 1, or 4 if 4 divides every rank
 //
 // ONE: for one token; only then there is a residual or a norm, which every workgroup computes for itself.
-// Slots without a weight are skipped. Few tokens have a workgroup for each row of A, so that enough of the GPU is busy.
+// Slots without a weight are skipped. Few tokens have a workgroup for each row of A, and for each part of a long column without a residual
+// and a norm, so that enough of the GPU is busy; whoever reads the result adds up the parts.
 
 #include "unit.wgsl"
 
@@ -28,6 +29,8 @@ override head:           u32;
 override out_stride:     u32;
 override x_offset:       u32 = 0u;
 override x_token_stride: u32 = 0u;
+override part_units:     u32 = 0u; // units of a part
+override part_stride:    u32 = 0u; // of the parts' results
 override eps:            f32 = 0.0;
 override weight_factor:  f32 = 1.0;
 const threads = ${THREADS}u;
@@ -103,6 +106,51 @@ fn put_head(token: u32) {
     out[token * out_stride] = f32(mask);
 }
 
+#if TOKENS == 1
+// A unit of a column, with what its residual and norm need.
+struct Early {
+    x: unit,
+#if RESIDUAL
+    b: unit,
+    b_weight: unit,
+#endif
+#if NORMED
+    weight: unit,
+#endif
+}
+
+fn unit_at(token: u32, i: u32) -> Early {
+    var e: Early;
+    e.x = column_unit(token, i);
+#if RESIDUAL
+    e.b = b[i];
+    e.b_weight = b_weight[i];
+#endif
+#if NORMED
+    e.weight = weight[i];
+#endif
+    return e;
+}
+
+var<private> dots:    f32;
+var<private> squares: f32;
+
+fn add_unit(i: u32, e: Early, of_a: unit, b_scale: f32, keep: bool) {
+    var s = e.x;
+#if RESIDUAL
+    s = (s + e.b * (b_scale * e.b_weight)) * numbers.x;
+#endif
+#if SUM
+    if (keep) { sum[i] = s; }
+#endif
+#if NORMED
+    squares += square(s);
+    s *= e.weight;
+#endif
+    dots += total(of_a * s);
+}
+#endif
+
 #if TOKENS == 4
 fn ranks_times(a0: unit, a1: unit, a2: unit, a3: unit, value: unit) -> vec4<f32> {
     return vec4<f32>(total(a0 * value), total(a1 * value), total(a2 * value), total(a3 * value));
@@ -138,12 +186,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
     let token = 0u;
 #else
     let token = group.z;
-    if (token >= run.tokens) { return; }
+    if (token >= run.tokens) { // no slots
+        if (group.x == 0u && group.y == 0u && thread == 0u) { out[token * out_stride] = 0.0; }
+        return;
+    }
 #endif
-    let set_by  = set_weight(token, slot);
-    let row_at  = row * k;
-    let out_at  = token * out_stride + head + row;
-    if (group.x == 0u && thread == 0u) { put_head(token); }
+    let begin  = group.y * part_units;
+    let end    = min(begin + part_units, k);
+    let row_at = row * k;
+    let out_at = token * out_stride + head + group.y * part_stride + row;
+    // Most columns have one or two units for each thread. They are requested before anything is waited for.
+    let i0 = begin + thread;
+    let i1 = i0 + threads;
+    let early0 = unit_at(token, min(i0, k - 1u));
+    let early1 = unit_at(token, min(i1, k - 1u));
+    let set_by = set_weight(token, slot);
+    if (group.x == 0u && group.y == 0u && thread == 0u) { put_head(token); }
 #if SUM
     let keep = group.x == 0u; // this workgroup writes the sum
 #else
@@ -153,31 +211,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
         if (thread == 0u) { out[out_at] = 0.0; }
         return;
     }
-    let early = a[row_at + min(thread, k - 1u)]; // requested before anything else is waited for
+    let a0 = a[row_at + min(i0, k - 1u)];
+    let a1 = a[row_at + min(i1, k - 1u)];
+    var b_scale = 1.0;
 #if RESIDUAL
     var b_squares = 0.0;
-    for (var i = thread; i < k; i += threads) { b_squares += square(b[i]); }
-    let b_scale = inverseSqrt(workgroup_sum(b_squares, thread, subgroup) / f32(k * unit_values) + eps);
+    if (i0 < end) { b_squares += square(early0.b); }
+    if (i1 < end) { b_squares += square(early1.b); }
+    for (var i = i1 + threads; i < end; i += threads) { b_squares += square(b[i]); }
+    b_scale = inverseSqrt(workgroup_sum(b_squares, thread, subgroup) / f32(k * unit_values) + eps);
     workgroupBarrier();
 #endif
-    var dots    = 0.0;
-    var squares = 0.0;
-    for (var i = thread; i < k; i += threads) {
-        var s = column_unit(token, i);
-#if RESIDUAL
-        s = (s + b[i] * (b_scale * b_weight[i])) * numbers.x;
-#endif
-#if SUM
-        if (keep) { sum[i] = s; }
-#endif
-#if NORMED
-        squares += square(s);
-        s *= weight[i];
-#endif
-        var w = early;
-        if (i != thread) { w = a[row_at + i]; }
-        dots += total(w * s);
-    }
+    if (i0 < end) { add_unit(i0, early0, a0, b_scale, keep); }
+    if (i1 < end) { add_unit(i1, early1, a1, b_scale, keep); }
+    for (var i = i1 + threads; i < end; i += threads) { add_unit(i, unit_at(token, i), a[row_at + i], b_scale, keep); }
     var scale = set_by;
 #if NORMED
     scale *= weight_factor * inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(k * unit_values) + eps);

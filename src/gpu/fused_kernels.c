@@ -69,7 +69,7 @@ static void shrinks_column(gpu_kernel *k, const op *o) {
     if (o->sum) adapter_bind_at(k, BIND_SUM, "SUM_AT");
 }
 
-gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given) {
+gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given, uint32_t parts, uint32_t stride) {
     const tensor  *x = o->in[FUSED_A];
     const bool     one = tokens == 1, eight = q8 || given;
     const bool     wide = eight || ((x->ne[0] | x->offset | x->token_stride) % 4 == 0);
@@ -82,7 +82,7 @@ gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given)
     }
     const uint32_t together = by_four ? SHRINKS_TOGETHER : 1;
     gpu_kernel     k = {
-            .file = "shrinks.wgsl", .x = firsts[OP_PARTS] / together, .y = 1, .z = rounded_up(tokens, together)
+            .file = "shrinks.wgsl", .x = firsts[OP_PARTS] / together, .y = parts, .z = rounded_up(tokens, together)
     };
     kernel_define(&k, "ONE", kernel_flag(one));
     kernel_define(&k, "WIDE", kernel_flag(wide));
@@ -97,7 +97,9 @@ gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given)
     kernel_constant(&k, "first_2", firsts[2]);
     kernel_constant(&k, "k", (double)(x->ne[0] / unit));
     kernel_constant(&k, "head", SHRUNK_HEAD);
-    kernel_constant(&k, "out_stride", (double)o->out->token_stride);
+    kernel_constant(&k, "out_stride", stride);
+    if (!by_four) kernel_constant(&k, "part_units", rounded_up(x->ne[0] / unit, parts));
+    if (parts > 1) kernel_constant(&k, "part_stride", firsts[OP_PARTS]);
     if (eight) kernel_constant(&k, "x_scales", (double)tokens * (double)x->ne[0] / 4);
     else {
         kernel_constant(&k, "x_offset", (double)(x->offset / unit));

@@ -88,8 +88,9 @@ gm_status gpu_group_kernel(const gpu_groups *g, int routes, gpu_kernel *out, err
 /* A residual sum and its norm, or only a norm. With `q8`, what products read is written in 8 bits (BIND_QUANTISED): the norm, instead of
  * the result, or the sum, if there is no norm. */
 gpu_kernel gpu_norms_kernel(const op *o, uint32_t tokens, uint32_t outputs, bool q8);
-/* SHRINKS. The column is in f32, or in 8 bits: as the quantise kernel writes it, to BIND_QUANTISED (q8), or as a product gives it. */
-gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given);
+/* SHRINKS. The column is in f32, or in 8 bits: as the quantise kernel writes it, to BIND_QUANTISED (q8), or as a product gives it. Its readers add up
+ * the parts. */
+gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given, uint32_t parts, uint32_t stride);
 /* What adapters add to the rows of a PRODUCTS with many columns, in place. */
 gpu_kernel gpu_correct_kernel(const op *o, const gpu_corrections *c, uint32_t tokens);
 /* MIX, HEADS. */

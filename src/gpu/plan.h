@@ -51,10 +51,10 @@ typedef struct {
     bool              gives_q8; /* PRODUCTS: writes its result in 8 bits; its only reader has COLUMN_GIVEN */
     bool
         quantises; /* NORMS: writes what products read in 8 bits, to the item `quantised`: its result, or also its sum */
-    bool     aligned; /* the second input of a gate is bound at the aligned offset below it */
-    uint32_t splits;  /* ATTENTION, ATTEND: among how many workgroups the keys are divided */
-    uint32_t
-        parts; /* SHRINKS that the attention before it computes, which combines its splits: so many parts; 0: it does itself */
+    bool     aligned;      /* the second input of a gate is bound at the aligned offset below it */
+    uint32_t splits;       /* ATTENTION, ATTEND: among how many workgroups the keys are divided */
+    uint32_t parts;        /* SHRINKS with few tokens: its readers add up so many parts; 0: none */
+    bool     by_attention; /* SHRINKS that the attention before it computes, which combines its splits */
     /* scratch items; -1: none */
     int32_t quantised, grouped, partial, slotted;
     bool makes_quantised, makes_grouped, makes_slotted; /* the first reader of such an item dispatches what fills it */

@@ -178,9 +178,9 @@ static bool read_as_shrunk(const gpu_plan *p, const tensor *t) {
 }
 
 /* With few tokens, an attention that combines its splits also computes what the adapters of the next linear see, and saves a
- * dispatch. It gets their A, their result and the table of sets as further inputs. */
+ * dispatch. It gets their A, their result and the table of sets as further inputs. Other long columns are cut into parts. */
 static void plan_decide_shrinks(gpu_plan *p, size_t i) {
-    enum { MOST_ROWS = 128 };
+    enum { MOST_ROWS = 128, PART = 2048 };
     op           *o = &p->g.ops[i], *attention = NULL;
     const tensor *x = o->kind == OP_SHRINKS ? o->in[FUSED_A] : NULL;
     if (!x || o->normed || o->in[FUSED_B] || o->ranks[1] || o->slots * o->ranks[0] > MOST_ROWS ||
@@ -190,16 +190,20 @@ static void plan_decide_shrinks(gpu_plan *p, size_t i) {
         const bool attends = p->g.ops[j].kind == OP_ATTENTION || p->g.ops[j].kind == OP_ATTEND;
         if (attends && p->ops[j].splits > 1 && p->g.ops[j].out == plan_base(x)) attention = &p->g.ops[j];
     }
-    if (!attention || (attention->kind == OP_ATTENTION && attention->sum) || x->offset)
-        return; /* with logs: other bindings */
-    const uint64_t head = attention->out->ne[0], heads = attention->out->ne[1];
-    if (head % 4 || x->ne[0] != head * heads) return;
+    const uint64_t head = attention ? attention->out->ne[0] : 0, heads = attention ? attention->out->ne[1] : 0;
+    if (!attention || (attention->kind == OP_ATTENTION && attention->sum) ||
+        x->offset || /* with logs: other bindings */
+        head % 4 || x->ne[0] != head * heads) {
+        if (x->ne[0] >= 2 * PART) p->ops[i].parts = (uint32_t)(x->ne[0] / PART);
+        return;
+    }
     attention->in[FUSED_EXPAND0] = o->in[FUSED_W0];
     attention->in[FUSED_EXPAND0 + 1] = o->out;
     attention->in[FUSED_SETS] = o->in[FUSED_SETS];
     attention->ranks[0] = o->ranks[0];
     attention->slots = o->slots;
     p->ops[i].parts = (uint32_t)(heads * ((head + 127) / 128));
+    p->ops[i].by_attention = true;
 }
 
 gm_status plan_decide(gpu_plan *p, error *e) {

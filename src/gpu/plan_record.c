@@ -412,8 +412,9 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
         if (count == 2) plan_add_shrinks(p, o, &k[1]);
         break;
     case OP_SHRINKS:
-        if (p->ops[i].parts) return GM_OK; /* the attention did */
-        k[0] = gpu_shrinks_kernel(o, p->tokens, p->ops[i].q8, p->ops[i].column == COLUMN_GIVEN);
+        if (p->ops[i].by_attention) return GM_OK;
+        k[0] = gpu_shrinks_kernel(o, p->tokens, p->ops[i].q8, p->ops[i].column == COLUMN_GIVEN,
+                                  (uint32_t)max_size(p->ops[i].parts, 1), (uint32_t)plan_shrunk_stride(p, i));
         break;
     case OP_NORMS: k[0] = gpu_norms_kernel(o, p->tokens, p->outputs, p->ops[i].quantises); break;
     case OP_HEADS:
