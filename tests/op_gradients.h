@@ -592,6 +592,7 @@ static void test_gradients(const backend *b) {
     test_expert_gradients(b, 9, 288, 32, 7, 3);
     test_lora_gradients(b, LORA_PLAIN, 5, 33, 35, 3, 0);
     test_lora_gradients(b, LORA_PLAIN, 33, 300, 270, 8, 0.25f);
+    test_lora_gradients(b, LORA_PLAIN, 140, 20, 12, 4, 0);
     test_lora_gradients(b, LORA_ROUTED, 9, 33, 35, 3, 0);
     test_dropout(b, 5, 33, 3, 0.25f, false);
     test_dropout(b, 2, 1024, 1, 0.5f, false);

@@ -142,6 +142,7 @@ const rows = [
     ["states.wgsl", "state[(group.z * rank + first + part) * n + i] += factor", "state[(group.z * rank + first + part) * n + i] = factor * 2.0", cases("gradients of an adapter of a product, 5")],
     ["states.wgsl", "if (run.records[t].id == id) { return; }", "", cases("gradients of an adapter of an embedding")],
     ["states.wgsl", "sqrt(v * rates[6])", "sqrt(v)", cases("adamw of 37")],
+    ["states.wgsl", "base += step) {", "base += step / 2u) {", cases("gradients of an adapter of a product, 140")],
     ["states.wgsl", "vec4<f32>(a, b, c, d)", "vec4<f32>(a, b, c, c)", cases("adamw of 20000")],
     ["tile.wgsl", "chunk_first(), y_offset)", "0u, y_offset)", cases("canvas head Q6_K")],
     ["tile.wgsl", "= clip_result(to, sum);", "= clip_result(to, -sum);", cases("experts F32 33 × [8")],

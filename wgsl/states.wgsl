@@ -43,7 +43,7 @@ override q_token_stride: u32 = 0u;
 const lanes  = 32u;
 const parts  = 8u;
 const ranks  = 8u;
-const step   = 32u; // rows at a time
+const step   = 128u; // rows at a time, as many that their loads overlap
 
 var<workgroup> p_tile: array<vec4<f32>, step * 2u>;              // [row, ranks / 4]
 var<workgroup> others: array<vec4<f32>, lanes * parts * 2u>;     // [part, ranks / 4, lane]
