@@ -285,7 +285,36 @@ static void test_draws(gpu_host *h) {
     close_subject(&s);
 }
 
-/* With an argument: only the checks that it names, "draws", "towers" or "kv". */
+/* The head of a canvas with a quantised table, whose scores are computed in 8 bits. */
+static void test_canvas_head_check(gpu_host *h) {
+    enum { WIDTH = 512, ROWS = 640, BLOCK = 210, DATA = WIDTH / 256 * ROWS * BLOCK };
+    static uint8_t     data[DATA];
+    self_check_options options = quick_check;
+    subject            s;
+    graph              g = { .batched = true };
+    error              e = { 0 };
+    spoiler            none = { 0 }, wrong = { .what = "Q6_K head of a canvas", .times = 1, .add = 1000 };
+    size_t             count = 0;
+    for (uint32_t i = 0; i < DATA; i++) {
+        data[i] = (uint8_t)(i * 2654435761u >> 13);
+        if (i % BLOCK >= BLOCK - 2) data[i] = i % BLOCK == BLOCK - 1 ? 0x08 : 0; /* the block's scale */
+    }
+    TEST("the head of a canvas");
+    if (!open_sampler(&s)) return;
+    tensor *table = graph_weight(&g, "t", TYPE_Q6_K, (uint64_t[]){ WIDTH, ROWS, 1 }, data);
+    tensor *soft = graph_leaf(&g, AXIS_TOKENS, WIDTH, 1), *settings = graph_leaf(&g, AXIS_TOKENS, CANVAS_SETTINGS, 1);
+    g.result = graph_canvas_head(&g, table, graph_embed(&g, table, 1), settings, soft, 30, 1);
+    CHECK_MESSAGE(!g.problem.status, "%s", g.problem.why);
+    options.canvas = &g;
+    options.canvas_length = 64;
+    CHECK_MESSAGE(run_self_check(h, &s, &options, &none, &count, &e) == GM_OK, "%s", e.why);
+    CHECK(run_self_check(h, &s, &options, &wrong, &count, &e) == GM_NO_DEVICE);
+    CHECK_MESSAGE(strstr(e.why, wrong.what), "%s", e.why);
+    graph_free(&g);
+    close_subject(&s);
+}
+
+/* With an argument: only the checks that it names, "draws", "towers", "kv", "slots" or "canvas". */
 int main(int argc, char **argv) {
     static const char *const disabled[] = { NULL, "subgroups,dot4,f16" };
     for (size_t i = 0; i < COUNT_OF(disabled); i++) {
@@ -297,6 +326,7 @@ int main(int argc, char **argv) {
         if (argc > 1) {
             if (!strcmp(argv[1], "draws")) test_draws(h);
             else if (!strcmp(argv[1], "slots")) test_expert_slots(h);
+            else if (!strcmp(argv[1], "canvas")) test_canvas_head_check(h);
             else if (!strcmp(argv[1], "towers")) test_tower_checks(h, true, 5), test_tower_checks(h, false, 6);
             else test_check_kv(h, TYPE_Q8_0, "q8_0");
             gpu_host_close(h);
@@ -305,6 +335,7 @@ int main(int argc, char **argv) {
         test_right(h, disabled[i] ? "a GPU without features" : "the GPU", !disabled[i]);
         test_expert_slots(h);
         if (!disabled[i]) {
+            test_canvas_head_check(h);
             test_check_kv(h, TYPE_Q8_0, "q8_0");
             test_check_kv(h, TYPE_F32, "f32");
             test_tower_checks(h, true, 5);
