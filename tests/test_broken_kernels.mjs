@@ -159,7 +159,7 @@ const rows = [
     ["sampler_cuts.wgsl", "now.mean += wide_quotient(sums.xy, sums.zw);", "now.mean += 1u;", draws("typical")],
     ["sampler_cuts.wgsl", "if (digit >> 10u != now.prefix) { return; }", "", draws("above a thousand")],
     ["sampler_cuts.wgsl", "{ now.ties = wide_quotient(", "{ now.ties = 7u + wide_quotient(", draws("equals")],
-    ["sampler_cuts.wgsl", "wide_add(sums.zw, wide_product(v, surviving))", "sums.zw", draws("equals")],
+    ["sampler_cuts.wgsl", "let surviving = now.goal.x - now.before.x;", "let surviving = now.goal.x;", draws("equals")],
     ["sampler_logprobs.wgsl", "a.key == b.key && a.id < b.id", "a.key == b.key && a.id > b.id", draws("greedy")],
     ["sampler_logprobs.wgsl", "parts[to + 3u + 2u * i] = last.id;", "parts[to + 3u + 2u * i] = last.id + 1u;", draws("greedy")],
     ["sampler_math.wgsl", "0u), seed).yx;", "0u), seed).xy;", draws("top-k")],
