@@ -231,6 +231,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #else
     var scale = 1.0;
 #endif
+#if CORRECTED
+    let mask = slots_of_columns(0u);
+#endif
     for (var block = mine; block < blocks; block += groups.x * groups.z) {
         let first = block * block_rows + thread / lanes * row_values;
         // Threads past the last row read the last row.
@@ -261,7 +264,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
 
 #if CORRECTED
-        let fix = corrections(slots_of_columns(0u), 0u, first, lane).c0;
+        let early = early_corrections(mask, 0u, first, lane);
 #endif
         var sums = vec4<f32>(0.0);
         for (var begin = 0u; begin < chunks; begin += segment) {
@@ -302,7 +305,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         if (block == mine) { scale = weight_factor * inverseSqrt(squares_of_column(thread, subgroup) / f32(k) + eps); }
 #endif
 #if CORRECTED
-        let total = reduce(sums * scale + fix, thread, subgroup);
+        let total = reduce(sums * scale + corrections(early, 0u, first, lane).c0, thread, subgroup);
 #else
         let total = reduce(sums, thread, subgroup) * scale;
 #endif

@@ -192,7 +192,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let c = group.x * ${COLUMNS}u;
     let factors = vec4<f32>(factor_of(c), factor_of(c + 1u), factor_of(c + 2u), factor_of(c + 3u)); // requested early, too
 #if CORRECTED
-    let mask = slots_of_columns(c);
+    let early = early_corrections(slots_of_columns(c), c, first, lane);
 #endif
     var sum0 = vec4<f32>();
     var sum1 = vec4<f32>();
@@ -224,7 +224,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
     }
 #if CORRECTED
-    let fix = corrections(mask, c, first, lane);
+    let fix = corrections(early, c, first, lane);
     sum0 = sum0 * factors.x + fix.c0;
     sum1 = sum1 * factors.y + fix.c1;
     sum2 = sum2 * factors.z + fix.c2;
