@@ -140,8 +140,10 @@ static inline bool op_is_product_back(const op *o) {
     return o->kind == OP_MATMUL_BACK || o->kind == OP_MATMUL_EXPERTS_BACK;
 }
 
-/* Which input of a product has the columns, */
-static inline int product_column(const op *o) { return o->kind == OP_PRODUCTS ? FUSED_A : 1; }
+/* Which input of a product, or of SHRINKS, has the columns, */
+static inline int product_column(const op *o) {
+    return op_is_product_back(o) || o->kind == OP_CANVAS_HEAD ? 1 : FUSED_A;
+}
 /* and which one the routes. */
 static inline int product_routes(const op *o) { return o->kind == OP_PRODUCTS ? FUSED_ROUTES : 2; }
 
