@@ -283,7 +283,7 @@ step_f16() {
     limited 55 "$native" kernels_gpu "${quick[@]}" "matmul F16" >"$out/kernels-f16.txt"
     limited 55 "$native" kernels_gpu "${quick[@]}" "matmul BF16" >>"$out/kernels-f16.txt"
     limited 55 "$native" kernels_gpu "${quick[@]}" "matmul F32" >>"$out/kernels-f16.txt"
-    for without in packed_blocks blocks; do
+    for without in blocks; do
         limited 55 "$native" kernels_gpu "${quick[@]}" --disable $without "matmul F16" >"$out/kernels-f16-without-$without.txt"
     done
 }

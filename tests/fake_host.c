@@ -68,7 +68,6 @@ static gpu_info fake_info(void) {
                        .matrix_attention = !has("old"),
                        .bands = !has("old"),
                        .double_buffers = !has("old"),
-                       .packed_blocks = !has("old"),
                        .deep_splits = !has("old") };
 }
 

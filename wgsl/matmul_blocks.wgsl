@@ -8,14 +8,11 @@
 // ROW_THREADS × COLUMN_THREADS threads each keep a block of 8 rows (ROW_THREADS apart) × 8 columns (COLUMN_THREADS apart) in registers,
 // so that 16 reads from workgroup memory feed 256 products. A step takes 16 values along k through workgroup memory; the next step's are
 // requested before the products of this one. DOUBLE: they are then kept in a second place, so that a step has one barrier, not two.
-//
-// Reads from workgroup memory take as long as the products. So weights of 16 bits have blocks of 12 rows (ROWS) if there are enough of
-// them, and stay packed in workgroup memory: 20 reads, 12 of them half as long, feed 384 products.
 
 const row_threads    = ${ROW_THREADS}u;
 const column_threads = ${COLUMN_THREADS}u;
 const threads        = row_threads * column_threads;
-const tile_rows      = ${ROWS}u * row_threads;
+const tile_rows      = 8u * row_threads;
 const tile_columns   = 8u * column_threads;
 
 #include "weights.wgsl"
@@ -37,18 +34,7 @@ const places = 2u;
 #else
 const places = 1u;
 #endif
-#if ROWS == 12
-alias Four = vec2<u32>; // packed
-fn numbers_of(four: Four) -> vec4<f32> { return vec4<f32>(two_numbers(four.x), two_numbers(four.y)); }
-fn four_of(two: vec2<u32>) -> Four { return two; }
-#else
-alias Four = vec4<f32>;
-fn numbers_of(four: Four) -> vec4<f32> { return four; }
-#if LOW == 16
-fn four_of(two: vec2<u32>) -> Four { return vec4<f32>(two_numbers(two.x), two_numbers(two.y)); }
-#endif
-#endif
-var<workgroup> w_tile: array<Four, places * quads * w_stride>; // [place, quad, row]
+var<workgroup> w_tile: array<vec4<f32>, places * quads * w_stride>; // [place, quad, row]
 var<workgroup> x_tile: array<vec4<f32>, places * quads * x_stride>; // [place, quad, column]
 
 // ---- loading ----
@@ -110,8 +96,8 @@ fn keep(next: Fetched, to: u32, thread: u32) {
         w_tile[(to * quads + item % row_items) * w_stride + row] = bitcast<vec4<f32>>(w);
 #else
         let at = (to * quads + item % row_items * 2u) * w_stride + row;
-        w_tile[at] = four_of(w.xy);
-        w_tile[at + w_stride] = four_of(w.zw);
+        w_tile[at] = vec4<f32>(two_numbers(w.x), two_numbers(w.y));
+        w_tile[at + w_stride] = vec4<f32>(two_numbers(w.z), two_numbers(w.w));
 #endif
     }
     for (var i = 0u; i < x_slots; i++) {
@@ -161,16 +147,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var a5 = vec4<f32>();
     var a6 = vec4<f32>();
     var a7 = vec4<f32>();
-#if ROWS == 12
-    var a8 = vec4<f32>();
-    var a9 = vec4<f32>();
-    var a10 = vec4<f32>();
-    var a11 = vec4<f32>();
-    var b8 = vec4<f32>();
-    var b9 = vec4<f32>();
-    var b10 = vec4<f32>();
-    var b11 = vec4<f32>();
-#endif
     var b0 = vec4<f32>();
     var b1 = vec4<f32>();
     var b2 = vec4<f32>();
@@ -200,44 +176,30 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let first = four_columns(quad * x_stride + c);
             let second = four_columns(quad * x_stride + c + 4u * column_threads);
             let at = quad * w_stride + r;
-            let w0 = numbers_of(w_tile[at]);
+            let w0 = w_tile[at];
             a0 = weighted(a0, w0, first);
             b0 = weighted(b0, w0, second);
-            let w1 = numbers_of(w_tile[at + row_threads]);
+            let w1 = w_tile[at + row_threads];
             a1 = weighted(a1, w1, first);
             b1 = weighted(b1, w1, second);
-            let w2 = numbers_of(w_tile[at + 2u * row_threads]);
+            let w2 = w_tile[at + 2u * row_threads];
             a2 = weighted(a2, w2, first);
             b2 = weighted(b2, w2, second);
-            let w3 = numbers_of(w_tile[at + 3u * row_threads]);
+            let w3 = w_tile[at + 3u * row_threads];
             a3 = weighted(a3, w3, first);
             b3 = weighted(b3, w3, second);
-            let w4 = numbers_of(w_tile[at + 4u * row_threads]);
+            let w4 = w_tile[at + 4u * row_threads];
             a4 = weighted(a4, w4, first);
             b4 = weighted(b4, w4, second);
-            let w5 = numbers_of(w_tile[at + 5u * row_threads]);
+            let w5 = w_tile[at + 5u * row_threads];
             a5 = weighted(a5, w5, first);
             b5 = weighted(b5, w5, second);
-            let w6 = numbers_of(w_tile[at + 6u * row_threads]);
+            let w6 = w_tile[at + 6u * row_threads];
             a6 = weighted(a6, w6, first);
             b6 = weighted(b6, w6, second);
-            let w7 = numbers_of(w_tile[at + 7u * row_threads]);
+            let w7 = w_tile[at + 7u * row_threads];
             a7 = weighted(a7, w7, first);
             b7 = weighted(b7, w7, second);
-#if ROWS == 12
-            let w8 = numbers_of(w_tile[at + 8u * row_threads]);
-            a8 = weighted(a8, w8, first);
-            b8 = weighted(b8, w8, second);
-            let w9 = numbers_of(w_tile[at + 9u * row_threads]);
-            a9 = weighted(a9, w9, first);
-            b9 = weighted(b9, w9, second);
-            let w10 = numbers_of(w_tile[at + 10u * row_threads]);
-            a10 = weighted(a10, w10, first);
-            b10 = weighted(b10, w10, second);
-            let w11 = numbers_of(w_tile[at + 11u * row_threads]);
-            a11 = weighted(a11, w11, first);
-            b11 = weighted(b11, w11, second);
-#endif
         }
 #if DOUBLE
         keep(next, 1u - step % 2u, thread); // nobody has read that since the last barrier
@@ -253,10 +215,4 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     store_row(place, r + 5u * row_threads, c, a5, b5);
     store_row(place, r + 6u * row_threads, c, a6, b6);
     store_row(place, r + 7u * row_threads, c, a7, b7);
-#if ROWS == 12
-    store_row(place, r + 8u * row_threads, c, a8, b8);
-    store_row(place, r + 9u * row_threads, c, a9, b9);
-    store_row(place, r + 10u * row_threads, c, a10, b10);
-    store_row(place, r + 11u * row_threads, c, a11, b11);
-#endif
 }

@@ -32,7 +32,7 @@ const option engine_options[ENGINE_OPTIONS] = {
                  "number of the GPU, see `gemmule devices`; default: the fastest"),
     TEXT_OPTION(engine_values, gpu_disable, "gpu-disable", 0, "LIST",
                 "GPU features and kernels not to use, separated by commas: subgroups, dot4, f16, subgroup_matrix, "
-                "matrix_attention, bands, deep_splits, blocks, double_buffers, packed_blocks, large_batches (tests the "
+                "matrix_attention, bands, deep_splits, blocks, double_buffers, large_batches (tests the "
                 "fallbacks)"),
     BYTES_OPTION(engine_values, gpu_memory, "gpu-memory", 0, "N",
                  "limit GPU memory, such as 4G or 900M (powers of 1024); weights that do not fit stay in main memory, "

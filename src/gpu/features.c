@@ -12,7 +12,6 @@ const char *const gpu_feature_names[GPU_FEATURES] = { [GPU_SUBGROUPS] = "subgrou
                                                       [GPU_BANDS] = "bands",
                                                       [GPU_DEEP_SPLITS] = "deep_splits",
                                                       [GPU_DOUBLE_BUFFERS] = "double_buffers",
-                                                      [GPU_PACKED_BLOCKS] = "packed_blocks",
                                                       [GPU_LARGE_BATCHES] = "large_batches" };
 
 bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
@@ -26,7 +25,6 @@ bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
     case GPU_BANDS: return &info->bands;
     case GPU_DEEP_SPLITS: return &info->deep_splits;
     case GPU_DOUBLE_BUFFERS: return &info->double_buffers;
-    case GPU_PACKED_BLOCKS: return &info->packed_blocks;
     case GPU_LARGE_BATCHES: return &info->large_batches;
     default: return &info->subgroup_matrix;
     }
@@ -39,12 +37,11 @@ gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e
         size_t       i = 0;
         while (i < GPU_FEATURES && !str_is((str){ list, length }, gpu_feature_names[i])) i++;
         if (i == GPU_FEATURES) {
-            return fail(
-                e, GM_BAD_ARGUMENT,
-                "'%.*s' is not a GPU feature: the features are subgroups, f16, dot4, timestamps, "
-                "subgroup_matrix, blocks, matrix_attention, bands, deep_splits, double_buffers, packed_blocks and "
-                "large_batches",
-                (int)min_size(length, 100), list);
+            return fail(e, GM_BAD_ARGUMENT,
+                        "'%.*s' is not a GPU feature: the features are subgroups, f16, dot4, timestamps, "
+                        "subgroup_matrix, blocks, matrix_attention, bands, deep_splits, double_buffers and "
+                        "large_batches",
+                        (int)min_size(length, 100), list);
         }
         named[i] = true;
         list += length + (list[length] == ',');

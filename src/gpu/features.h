@@ -19,7 +19,6 @@ typedef enum {
     GPU_BANDS,
     GPU_DEEP_SPLITS,
     GPU_DOUBLE_BUFFERS,
-    GPU_PACKED_BLOCKS,
     GPU_LARGE_BATCHES,
     GPU_FEATURES
 } gpu_feature;

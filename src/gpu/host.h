@@ -34,7 +34,6 @@ typedef struct {
     bool     bands;            /* of these, the small heads of towers with a band of queries for each subgroup */
     bool     deep_splits;      /* products by subgroup matrices with few tiles and much to add are split further */
     bool double_buffers; /* products by register blocks load the next step beside this one, if weights are quantised */
-    bool packed_blocks;  /* products by register blocks with weights of 16 bits may take 12 rows a thread */
     bool large_batches;  /* prompts in batches beyond 256 tokens, if the GPU is fast: session/batches.h */
     bool blocks; /* attention and f32 products of many tokens by register blocks; false: by their older kernels */
 } gpu_info;

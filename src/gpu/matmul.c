@@ -31,7 +31,7 @@ double gpu_quantised_scales_at(const gpu_info *info, uint32_t k, uint64_t rows) 
 
 static const char *number(uint32_t n) {
     static const char *const words[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8" };
-    return n < COUNT_OF(words) ? words[n] : n == 12 ? "12" : n == 16 ? "16" : n == 32 ? "32" : n == 64 ? "64" : "128";
+    return n < COUNT_OF(words) ? words[n] : n == 16 ? "16" : n == 32 ? "32" : n == 64 ? "64" : "128";
 }
 
 uint32_t gpu_tile_rows(const gpu_info *info, const gpu_tile *t) {
@@ -93,45 +93,28 @@ static bool blocks_double(const gpu_info *info, const gpu_matmul_job *job, const
 }
 
 /* How long matmul_blocks.wgsl takes for a step along k on a GPU with 132 multiprocessors, in units of 10 ns: a multiprocessor runs up to
- * `most` workgroups at once, and takes `times` for one, two or three of them. */
-typedef struct {
-    uint32_t rows, most, times[3];
-} block_speed;
-
-static const block_speed small_blocks = { 8, 3, { 13, 13, 19 } }, packed_blocks = { 12, 2, { 15, 17 } };
-
-static uint64_t blocks_time(const block_speed *speed, uint64_t groups) {
-    const uint64_t at_once = 132, wave = at_once * speed->most, rest = divide_up(groups % wave, at_once);
-    return groups / wave * speed->times[speed->most - 1] + (rest ? speed->times[rest - 1] : 0);
+ * three workgroups at once. */
+static uint64_t blocks_time(uint64_t groups) {
+    static const uint64_t times[] = { 0, 13, 13, 19 }; /* for none to three of them */
+    const uint64_t        wave = 3 * 132;
+    return groups / wave * times[3] + times[divide_up(groups % wave, 132)];
 }
 
 #define MOST_PARTIAL (16 << 20) /* numbers in BIND_PARTIAL: 64 MiB */
 
-/* The number of parts of k with which the product takes least, and that time in units of 320 ns. Parts must not become too short, and adding
- * them takes time, too. */
-static uint32_t blocks_splits(const gpu_info *info, const gpu_matmul_job *job, const weight_layout *weights,
-                              const gpu_tile *t, uint64_t *least) {
-    const block_speed *speed = t->rows == 12 ? &packed_blocks : &small_blocks;
-    const uint64_t     groups = tile_count(info, job, weights, t), results = (uint64_t)job->tokens * weights->rows;
-    uint32_t           best = 1;
+/* The number of parts of k with which the product takes least. Parts must not become too short, and adding them takes time, too. */
+static uint32_t blocks_splits(const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
+    const weight_layout *weights = job->weights;
+    const uint64_t       groups = tile_count(info, job, weights, t), results = (uint64_t)job->tokens * weights->rows;
+    uint64_t             least = 0;
+    uint32_t             best = 1;
     for (uint32_t splits = 1; splits <= 8; splits++) {
-        if (splits > 1 && (!job->split || weights->chunks / splits < 8 || splits * results > MOST_PARTIAL)) break;
+        if (splits > 1 && (weights->chunks / splits < 8 || splits * results > MOST_PARTIAL)) break;
         const uint64_t adding = splits > 1 ? 24 + splits * (results >> 17) : 0;
-        const uint64_t time = blocks_time(speed, groups * splits) * divide_up(weights->chunks, splits) + adding;
-        if (splits == 1 || time < *least) *least = time, best = splits;
+        const uint64_t time = blocks_time(groups * splits) * divide_up(weights->chunks, splits) + adding;
+        if (splits == 1 || time < least) least = time, best = splits;
     }
     return best;
-}
-
-static gpu_tile blocks_tile(const gpu_info *info, const gpu_matmul_job *job) {
-    const gpu_tile small = { .rows = 8, .columns = 8, .row_threads = 16, .column_threads = 8, .chunks = 1 };
-    gpu_tile       packed = small;
-    uint64_t       small_time, packed_time;
-    packed.rows = 12;
-    if (!info->packed_blocks || !of_halves(job)) return small;
-    blocks_splits(info, job, job->like, &small, &small_time);
-    blocks_splits(info, job, job->like, &packed, &packed_time);
-    return packed_time <= small_time ? packed : small;
 }
 
 static bool is_blocks(const gpu_matmul_job *job, const gpu_tile *t) {
@@ -145,13 +128,14 @@ static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, c
     const uint64_t groups = tile_count(info, job, job->weights, t);
     uint32_t       splits = 1;
     if (!job->split || job->used) return 1;
-    if (is_blocks(job, t)) return blocks_splits(info, job, job->weights, t, &(uint64_t){ 0 });
+    if (is_blocks(job, t)) return blocks_splits(info, job, t);
     while (splits < 8 && groups * splits < wanted && job->weights->chunks / (2 * splits) >= least_chunks) splits *= 2;
     return splits;
 }
 
 static gpu_tile thread_tile(const gpu_info *info, const gpu_matmul_job *job, uint32_t columns) {
-    if (columns == 64 && takes_blocks(info, job)) return blocks_tile(info, job);
+    if (columns == 64 && takes_blocks(info, job))
+        return (gpu_tile){ .rows = 8, .columns = 8, .row_threads = 16, .column_threads = 8, .chunks = 1 };
     /* Rows per thread. An expert's few columns are done by few threads with many rows each, so that they read less from
      * workgroup memory; many such workgroups fill the GPU. */
     const bool     few_threads = columns == 64 || (job->used && info->blocks);
