@@ -27,7 +27,7 @@ const programs = [
     {name: "test_gpu_sampler", args: [], ends: /\d+ passed, \d+ failed\n$/},
     {name: "plan_models", args: fixtures, ends: /plans\n$/, status: 0},
     {name: "check_models", args: fixtures, ends: / 0 failed\n$/, status: 0},
-    {name: "kernels_gpu", args: ["--quick"], ends: /sampler[^\n]*\n$/, status: 0},
+    {name: "kernels_gpu", args: ["--quick"], ends: /slots of experts[^\n]*\n$/, status: 0},
 ];
 const fewestTexts = 400;
 
