@@ -136,6 +136,7 @@ async function startSink(foreign: string[]): Promise<Server> {
     });
     sink.on('connect', (request: IncomingMessage, socket: Socket) => {
         note(request);
+        socket.on('error', () => undefined); // Chromium may break off; nobody else listens to this socket
         socket.end('HTTP/1.1 502 no\r\n\r\n');
     });
     await new Promise<void>((done) => sink.listen(0, '127.0.0.1', done));
