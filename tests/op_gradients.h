@@ -582,6 +582,7 @@ static void test_gradients(const backend *b) {
     test_part_gradients(b, 2, 3, 19);
     test_attention_gradient(b, 1, 32, 2, 1, 0, 0);
     test_attention_gradient(b, 5, 6, 3, 3, 0, 0);
+    test_attention_gradient(b, 16, 16, 4, 1, 0, 0); /* one tile of keys, whose queries are divided */
     test_attention_gradient(b, 70, 16, 4, 2, 0, 0);
     test_attention_gradient(b, 70, 16, 4, 1, 16, 0);
     test_attention_gradient(b, 67, 8, 3, 1, 0, 20);

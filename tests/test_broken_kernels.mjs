@@ -22,7 +22,7 @@ const rows = [
     ["attention_bands.wgsl", "| (j > vec4<u32>(my_last))", "| (j > vec4<u32>(my_last + 1u))", cases("2 · 70 × 2/2 heads of 72"), large],
     ["attention_bands.wgsl", "row_major>(&tile, v_at + 8u, stride), r4)", "row_major>(&tile, v_at + 6u, stride), r4)", cases("F16 1 · 70 × 3/3 heads of 72"), large],
     ["attention_back.wgsl", "p * (slopes[i] - delta[query])", "p * slopes[i]", cases("gradient of attention 5 ×")],
-    ["attention_back.wgsl", "first_out = workgroup.x * split_stride;", "first_out = 0u;", cases("gradient of attention 5 ×")],
+    ["attention_back.wgsl", "first_out = workgroup.x * split_stride;", "first_out = 0u;", cases("gradient of attention 16 ×")],
     ["attention_back.wgsl", "v0 += outer(p, ", "v0 += outer(e, ", cases("gradient of attention 70 ×")],
     ["attention_back.wgsl", "quad_of_key(slot, kv_head, quad + 32u, false)", "quad_of_key(slot, kv_head, quad, false)", cases("gradient of attention 18 × 2/1 heads of 256")],
     ["attention_back.wgsl", "v3 += outer(p, quad_of_query(at, quad + 96u, true))", "v3 += outer(p, quad_of_query(at, quad + 64u, true))", cases("gradient of attention 18 × 2/1 heads of 512")],

@@ -419,20 +419,23 @@ static bool tokens_go_on(const gm_session *s, const int32_t *tokens, size_t n) {
 
 static bool prompt_has_soft(const session_prompt *p) { return p->soft && p->soft->span_count; }
 
-/* Refuses the tokens of a picture or a sound that the session does not hold: they would be computed as text. One that stands alone is text:
- * pictures have many, and so do sounds but for a click. */
+/* Refuses the tokens of a picture or a sound that the session does not hold: they would be computed as text. A soft token that stands alone is
+ * text: pictures have many, and so do sounds but for a click. */
 static gm_status session_check_soft(const gm_session *s, const session_prompt *p, size_t from, error *e) {
     static const struct {
-        special_token soft;
+        special_token begin, soft;
         const char   *name;
-    } kinds[] = { { SPECIAL_IMAGE_SOFT, "picture" },
-                  { SPECIAL_VIDEO_SOFT, "frame of a video" },
-                  { SPECIAL_AUDIO_SOFT, "sound" } };
+    } kinds[] = { { SPECIAL_IMAGE, SPECIAL_IMAGE_SOFT, "picture" },
+                  { SPECIAL_IMAGE, SPECIAL_VIDEO_SOFT, "frame of a video" },
+                  { SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT, "sound" } };
     if (prompt_has_soft(p)) return GM_OK;
     for (size_t kind = 0; kind < COUNT_OF(kinds); kind++) {
+        const int32_t begin = tokenizer_special(s->engine->words, kinds[kind].begin);
         const int32_t soft = tokenizer_special(s->engine->words, kinds[kind].soft);
-        for (size_t i = from + 1; soft >= 0 && i < p->count; i++) {
-            if (p->tokens[i] != soft || p->tokens[i - 1] != soft) continue;
+        for (size_t i = max_size(from, 1); soft >= 0 && i < p->count; i++) {
+            const int32_t before = p->tokens[i - 1];
+            const bool    first = before == begin && i + 1 < p->count && p->tokens[i + 1] == soft;
+            if (p->tokens[i] != soft || !(first || (i == from && before == soft))) continue;
             return fail(e, GM_BAD_ARGUMENT,
                         "token %zu stands for a %s that the session does not hold, and tokens alone cannot bring it "
                         "back: reply to the messages that contain it, or restore a snapshot",
