@@ -123,6 +123,12 @@ gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const vo
     return GM_OK;
 }
 
+gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu_id *out, error *e) {
+    (void)tickets, (void)count, (void)e;
+    *out = ++h->next;
+    return GM_OK;
+}
+
 const char *fake_host_text(const gpu_host *h, size_t index, bool *dispatched) {
     if (index >= h->text_count) return NULL;
     *dispatched = h->texts[index].dispatched;

@@ -102,6 +102,8 @@ static void test_slots(const char *path, bool precise) {
                           (unsigned long long)n->tokens, (unsigned long long)n->picks);
             CHECK_MESSAGE(n->restored && n->restored + 1 < n->loaded, "%llu of %llu came from copies",
                           (unsigned long long)n->restored, (unsigned long long)n->loaded);
+            CHECK_MESSAGE(n->ahead && n->ahead < n->loaded, "%llu of %llu were loaded ahead of need",
+                          (unsigned long long)n->ahead, (unsigned long long)n->loaded);
             if (slots[i] == 1) CHECK(n->missed > n->picks / 2);
             if (slots[i] == 7 && experts == 8)
                 CHECK_MESSAGE(n->loaded < n->picks / 4, "%llu loaded", (unsigned long long)n->loaded);

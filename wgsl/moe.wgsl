@@ -7,6 +7,7 @@
 //   KIND slots  routes → slots u32 [tokens, 2 · used]: the slots of the ids (nowhere: it has none), for products that read a cache of experts in the
 //               place of all of them. src/gpu/experts.h describes table and report. Adds to the uses in the table. If an expert has no slot,
 //               halts the run, unless the report says that misses are quiet     dispatch (1, 1, 1)
+//   KIND ahead  routes that were computed early → report: how many tokens will probably want each expert, and the layer     dispatch (1, 1, 1)
 //   KIND group  routes, or slots → groups u32: [experts + 1] where each expert's pairs begin; [tiles] the tiles of up to `columns` pairs that products
 //               are made of, the expert in the low half and in the high half which of its tiles it is (past the last: all ones); then
 //               the pairs (token · used + slot) by expert; those of no slot are left out     dispatch (1, 1, 1)
@@ -117,6 +118,26 @@ fn main(@builtin(local_invocation_index) thread: u32) {
         report[0] = table[0];
         run.tokens = 0u;
     }
+}
+#elif KIND == ahead
+override experts: u32;
+const threads = 128u;
+const most_experts = 512u;
+const header = 4u;
+
+@group(0) @binding(0) var<storage, read_write> routes: array<u32>;
+@group(0) @binding(1) var<storage, read_write> report: array<u32>;
+@group(0) @binding(3) var<storage, read_write> table:  array<u32>;
+
+@compute @workgroup_size(threads)
+fn main(@builtin(local_invocation_index) thread: u32) {
+    let pairs = run.tokens * used;
+    for (var x = thread; x < experts; x += threads) {
+        var wanted = 0u;
+        for (var i = 0u; i < pairs; i++) { wanted += select(0u, 1u, routes[i / used * 2u * used + i % used] == x); }
+        report[header + 2u * most_experts + x] = wanted;
+    }
+    if (thread == 0u && pairs > 0u) { report[2] = table[0]; }
 }
 #elif KIND == group
 override experts: u32;

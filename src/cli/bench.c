@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "base/random.h"
-#include "gpu/experts.h"
+#include "gpu/experts_kept.h"
 #include "session/session.h"
 
 #include <inttypes.h>
@@ -73,15 +73,16 @@ typedef struct {
     uint64_t            peak_memory, private_memory;
     size_t              dispatches; /* per decoded token; 0 on the CPU */
     expert_statistics   experts;    /* while decoding; zeros if all are on the GPU */
-    gpu_profile        *timed;      /* NULL: dispatches are not timed */
-    bench_profile       profile;
-    bench_parallel      parallel;
-    bench_train         train;
-    bench_switch        switching; /* between adapters */
-    bench_medium        media[2];  /* a picture, a sound */
-    bench_canvas        canvas;    /* of a diffusion model, in the place of decoding */
-    progress            bar;
-    size_t              steps_done, steps;
+    double         copy_rate; /* of experts from main memory to the GPU, bytes per second; 0: there are no copies */
+    gpu_profile   *timed;     /* NULL: dispatches are not timed */
+    bench_profile  profile;
+    bench_parallel parallel;
+    bench_train    train;
+    bench_switch   switching; /* between adapters */
+    bench_medium   media[2];  /* a picture, a sound */
+    bench_canvas   canvas;    /* of a diffusion model, in the place of decoding */
+    progress       bar;
+    size_t         steps_done, steps;
 } bench;
 
 static gm_status bench_make_tokens(bench *b, error *e) {
@@ -212,6 +213,20 @@ static gm_status warm_up_choices(gm_session *session, const gm_sampling *greedy,
     return status == GM_OK ? next_token(session, greedy, 1, &token, e) : status;
 }
 
+/* How fast copies of experts reach the GPU. */
+static gm_status measure_copies(bench *b, error *e) {
+    gpu_backend *gpu = &b->engine->gpu;
+    uint64_t     bytes = 0;
+    b->copy_rate = 0;
+    if (!b->engine->on_gpu || !gpu->experts) return GM_OK;
+    while (!gpu_idle(gpu->host)) gpu_host_wait(gpu->host, 10);
+    const double start = clock_seconds();
+    TRY(expert_kept_rewrite(gpu, &bytes, e));
+    while (!gpu_idle(gpu->host)) gpu_host_wait(gpu->host, 10);
+    b->copy_rate = (double)bytes / (clock_seconds() - start);
+    return gpu_host_problem(gpu->host, e);
+}
+
 static expert_statistics bench_experts(const bench *b) {
     const expert_cache *cache = b->engine->on_gpu ? b->engine->gpu.experts : NULL;
     return cache ? cache->statistics : (expert_statistics){ 0 };
@@ -238,8 +253,10 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     b->experts.missed -= seen.missed;
     b->experts.loaded -= seen.loaded;
     b->experts.restored -= seen.restored;
+    b->experts.ahead -= seen.ahead;
     b->experts.bytes -= seen.bytes;
     b->experts.tokens -= seen.tokens;
+    if (!status) status = measure_copies(b, e);
     b->private_memory = process_memory("RssAnon"); /* while the session exists */
     return status;
 }
@@ -383,6 +400,8 @@ static int bench_print_json(const bench *b, const char *name) {
         report_number(&r, "bytes_per_token", (double)b->experts.bytes / (double)b->experts.tokens);
         report_count(&r, "loaded", b->experts.loaded);
         report_count(&r, "from_copies", b->experts.restored);
+        report_count(&r, "ahead", b->experts.ahead);
+        report_number(&r, "copy_gigabytes_per_second", b->copy_rate / 1e9);
         report_close(&r, '}');
     }
     report_number(&r, "load_seconds", b->load_seconds);
@@ -419,11 +438,12 @@ static void bench_print_text(const bench *b, const char *name) {
         if (b->experts.picks) {
             char read[32];
             format_bytes(b->experts.bytes / b->experts.tokens, read);
-            printf("experts   %u of %u in each layer; %.1f %% hits, %s per token over the bus; %llu of %llu loads from "
-                   "copies\n",
+            printf("experts   %u of %u in each layer; %.1f %% hits, %s per token over the bus; of %llu loads %llu were "
+                   "from copies (%.2f GB/s), %llu ahead of need\n",
                    b->engine->gpu.experts->slots, b->info.experts,
                    100 - 100 * (double)b->experts.missed / (double)b->experts.picks, read,
-                   (unsigned long long)b->experts.restored, (unsigned long long)b->experts.loaded);
+                   (unsigned long long)b->experts.loaded, (unsigned long long)b->experts.restored, b->copy_rate / 1e9,
+                   (unsigned long long)b->experts.ahead);
         }
     }
     bench_parallel_print(&b->parallel);

@@ -1,7 +1,6 @@
 #include "gpu/experts.h"
 
 #include "gpu/experts_kept.h"
-#include "gpu/pipeline.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,6 +22,7 @@ void expert_cache_free(gpu_backend *b) {
     if (!c) return;
     gpu_lanes_clear(b, &c->lanes);
     expert_kept_free(b);
+    free(c->job.copies.data);
     for (size_t i = 0; i < c->layer_count; i++) expert_layer_free(&c->layers[i]);
     if (c->table) gpu_buffer_free(b->host, c->table);
     if (c->lanes.buffer) gpu_buffer_free(b->host, c->lanes.buffer);
@@ -89,18 +89,20 @@ static uint64_t expert_layer_offset(const expert_cache *c, const expert_layer *l
     return (uint64_t)(l - c->layers) * c->stride;
 }
 
-/* Writes a layer's number and slots, but not its uses, which the GPU counts. */
-static gm_status expert_layer_write(gpu_backend *b, const expert_layer *l, error *e) {
+/* Appends a write of a layer's number and slots, but not of its uses, which the GPU counts. */
+static void expert_layer_write(const gpu_backend *b, const expert_layer *l, gpu_words *words) {
     const expert_cache *c = b->experts;
     const uint64_t      at = expert_layer_offset(c, l);
     const uint32_t      header[EXPERT_HEADER] = { 1 + (uint32_t)(l - c->layers) };
-    gpu_words           words = { 0 };
-    gpu_words_begin(&words);
-    gpu_words_write(&words, c->table, at, header, EXPERT_HEADER);
-    gpu_words_write(&words, c->table, at + sizeof header, l->slot_of, l->experts);
+    gpu_words_write(words, c->table, at, header, EXPERT_HEADER);
+    gpu_words_write(words, c->table, at + sizeof header, l->slot_of, l->experts);
+}
+
+static gm_status expert_words_submit(gpu_backend *b, gpu_words *words, error *e) {
     const gm_status status =
-        words.failed ? fail_memory(e, "a command list", 64) : gpu_submit(b->host, words.data, words.count, e);
-    free(words.data);
+        words->failed ? fail_memory(e, "a command list", 64) : gpu_submit(b->host, words->data, words->count, e);
+    free(words->data);
+    *words = (gpu_words){ 0 };
     return status;
 }
 
@@ -122,9 +124,11 @@ gm_status expert_cache_make(gpu_backend *b, error *e) {
     TRY(gpu_lanes_make(b, &c->lanes, GPU_EXPERT_LANES, staging, e));
     c->table = gpu_buffer_new(b->host, c->layer_count * c->stride, e);
     if (!c->table) return e->status;
-    expert_kept_make(c);
-    for (size_t i = 0; i < c->layer_count; i++) TRY(expert_layer_write(b, &c->layers[i], e));
-    return GM_OK;
+    expert_kept_make(b);
+    gpu_words words = { 0 };
+    gpu_words_begin(&words);
+    for (size_t i = 0; i < c->layer_count; i++) expert_layer_write(b, &c->layers[i], &words);
+    return expert_words_submit(b, &words, e);
 }
 
 gpu_binding expert_cache_binding(const gpu_backend *b, const gpu_weight *w) {
@@ -140,21 +144,23 @@ uint32_t expert_cache_in_slot(const gpu_backend *b, const gpu_weight *w, uint32_
 
 /* ---- which experts stay ---- */
 
-expert_layer *expert_cache_report(expert_cache *c, const uint32_t *report, expert_wants *out) {
-    if (!report[0] || report[0] > c->layer_count) return NULL;
-    expert_layer   *l = &c->layers[report[0] - 1];
-    const uint32_t *wanted = report + EXPERT_HEADER, *uses = wanted + EXPERT_MOST;
-    uint64_t        since = 0;
-    memset(out, 0, sizeof *out);
+void expert_cache_report(expert_cache *c, const uint32_t *report, expert_wants *wants, expert_wants *ahead) {
+    const uint32_t *wanted = report + EXPERT_HEADER, *uses = wanted + EXPERT_MOST, *probably = uses + EXPERT_MOST;
+    const uint32_t  next = report[EXPERT_REPORT_AHEAD];
+    wants->layer = ahead->layer = NULL;
+    if (next && next <= c->layer_count) ahead->layer = &c->layers[next - 1];
+    memcpy(ahead->wanted, probably, sizeof ahead->wanted);
+    if (!report[EXPERT_REPORT_LAYER] || report[EXPERT_REPORT_LAYER] > c->layer_count) return;
+    expert_layer *l = wants->layer = &c->layers[report[EXPERT_REPORT_LAYER] - 1];
+    uint64_t      since = 0;
     for (uint32_t i = 0; i < l->experts; i++) since += uses[i] - l->seen[i];
     const float fade = exp2f(-(float)since / (float)(EXPERT_HALF_LIFE * l->used));
     for (uint32_t i = 0; i < l->experts; i++) {
         l->score[i] = l->score[i] * fade + (float)(uses[i] - l->seen[i]);
         l->seen[i] = uses[i];
-        out->wanted[i] = wanted[i];
+        wants->wanted[i] = wanted[i];
         if (l->slot_of[i] == EXPERT_NOWHERE) c->statistics.missed += wanted[i];
     }
-    return l;
 }
 
 void expert_cache_count(expert_cache *c, size_t tokens) {
@@ -174,8 +180,16 @@ static uint32_t expert_slot_to_use(const expert_cache *c, const expert_layer *l,
     return found;
 }
 
-bool expert_cache_strike(expert_layer *l, expert_wants *wants) {
-    bool left = false;
+bool expert_cache_lacks(const expert_wants *wants) {
+    for (uint32_t i = 0; wants->layer && i < wants->layer->experts; i++) {
+        if (wants->wanted[i] && wants->layer->slot_of[i] == EXPERT_NOWHERE) return true;
+    }
+    return false;
+}
+
+bool expert_cache_strike(expert_wants *wants) {
+    expert_layer *l = wants->layer;
+    bool          left = false;
     for (uint32_t i = 0; i < l->experts; i++) {
         if (l->slot_of[i] != EXPERT_NOWHERE) {
             l->score[i] += (float)wants->wanted[i]; /* a quiet run does not count */
@@ -188,15 +202,19 @@ bool expert_cache_strike(expert_layer *l, expert_wants *wants) {
 
 /* ---- loading ---- */
 
+static expert_layer *expert_job_layer(const expert_job *job, size_t i) { return job->layer[i >= job->wanted]; }
+
 /* Forgets what is in the slots of an unfinished job: it may be half an expert. */
 static void expert_job_drop(gpu_backend *b) {
     expert_cache *c = b->experts;
     expert_job   *job = &c->job;
     gpu_lanes_clear(b, &c->lanes);
     for (size_t i = 0; i < job->count && !job->complete; i++) {
-        job->layer->slot_of[job->expert[i]] = EXPERT_NOWHERE;
-        job->layer->expert_in[job->slot[i]] = EXPERT_NOWHERE;
+        expert_job_layer(job, i)->slot_of[job->expert[i]] = EXPERT_NOWHERE;
+        expert_job_layer(job, i)->expert_in[job->slot[i]] = EXPERT_NOWHERE;
     }
+    free(job->copies.data);
+    job->copies = (gpu_words){ 0 };
     job->owner = NULL;
 }
 
@@ -204,24 +222,46 @@ void expert_cache_release(gpu_backend *b, const void *owner) {
     if (b->experts && b->experts->job.owner == owner && owner) expert_job_drop(b);
 }
 
-/* Gives every missing expert a slot, as far as there are any. The experts that were there lose theirs at once: on the GPU, too, before anything
- * is written over them. */
-static gm_status expert_job_begin(gpu_backend *b, const void *owner, expert_layer *l, const expert_wants *wants,
-                                  error *e) {
-    expert_cache *c = b->experts;
-    c->job = (expert_job){ .layer = l };
-    for (uint32_t expert = 0; expert < l->experts; expert++) {
+/* Gives every missing expert a slot, as far as there are any. The experts that were there lose theirs at once. */
+static void expert_job_add(expert_cache *c, const expert_wants *wants) {
+    expert_job   *job = &c->job;
+    expert_layer *l = wants->layer;
+    for (uint32_t expert = 0; l && expert < l->experts && job->count < EXPERT_MOST; expert++) {
         if (!wants->wanted[expert] || l->slot_of[expert] != EXPERT_NOWHERE) continue;
         const uint32_t slot = expert_slot_to_use(c, l, wants);
-        if (slot == EXPERT_NOWHERE) break;
+        if (slot == EXPERT_NOWHERE) return;
         if (l->expert_in[slot] != EXPERT_NOWHERE) l->slot_of[l->expert_in[slot]] = EXPERT_NOWHERE;
         l->expert_in[slot] =
             expert; /* wanted, so that the next one gets another slot; the table says nowhere until it is there */
-        c->job.expert[c->job.count] = expert;
-        c->job.slot[c->job.count++] = slot;
+        job->from_file |= !l->kept[expert].source;
+        job->expert[job->count] = expert;
+        job->slot[job->count++] = slot;
     }
-    c->job.owner = owner;
-    return c->job.count ? expert_layer_write(b, l, e) : GM_OK;
+}
+
+static void expert_job_write_tables(const gpu_backend *b, gpu_words *words) {
+    const expert_job *job = &b->experts->job;
+    for (size_t i = 0; i < 2; i++) {
+        if (job->layer[i]) expert_layer_write(b, job->layer[i], words);
+    }
+}
+
+static gm_status expert_job_begin(gpu_backend *b, const void *owner, const expert_wants *wants,
+                                  const expert_wants *ahead, error *e) {
+    expert_cache *c = b->experts;
+    expert_job   *job = &c->job;
+    gpu_words     words = { 0 };
+    *job = (expert_job){ .layer = { wants->layer, ahead->layer } };
+    expert_job_add(c, wants);
+    job->wanted = job->count;
+    expert_job_add(c, ahead);
+    gpu_words_begin(&job->copies);
+    job->owner = owner;
+    if (!job->from_file) return GM_OK; /* the last list writes tables and experts together */
+    /* Before anything is written over them, the GPU must know that the old experts are gone. */
+    gpu_words_begin(&words);
+    expert_job_write_tables(b, &words);
+    return expert_words_submit(b, &words, e);
 }
 
 static uint64_t expert_file_bytes(const expert_layer *l) {
@@ -230,56 +270,53 @@ static uint64_t expert_file_bytes(const expert_layer *l) {
     return bytes;
 }
 
-/* Writes the next expert, which has a copy. It may have got that while it was being staged. */
-static gm_status expert_job_restore(gpu_backend *b, error *e) {
-    expert_job     *job = &b->experts->job;
-    const gm_status status = expert_kept_write(b, job->layer, job->expert[job->staged], job->slot[job->staged], e);
-    if (status) return status;
-    b->experts->statistics.restored++;
-    b->uploaded += expert_file_bytes(job->layer);
-    job->staged++;
-    job->weight = 0;
-    job->chunk = 0;
-    return GM_OK;
-}
-
-/* Writes experts that have copies, and stages others as far as lanes are free. */
+/* Stages the experts that have no copy, as far as lanes are free. An expert may get a copy while it waits. */
 static gm_status expert_job_stage(gpu_backend *b, error *e) {
     expert_cache *c = b->experts;
     expert_job   *job = &c->job;
     while (job->staged < job->count) {
-        if (job->layer->kept[job->expert[job->staged]]) {
-            const gm_status restored = expert_job_restore(b, e);
-            if (restored) return restored;
+        const expert_layer *l = expert_job_layer(job, job->staged);
+        const uint32_t      expert = job->expert[job->staged], slot = job->slot[job->staged];
+        if (l->kept[expert].source && !job->weight && !job->chunk) {
+            expert_kept_restore(l, expert, slot, &job->copies);
+            c->statistics.restored++;
+            b->uploaded += expert_file_bytes(l);
+            job->staged++;
             continue;
         }
         if (c->lanes.used == c->lanes.count) break;
         const gm_status status =
-            gpu_lanes_stage_expert(b, &c->lanes, job->layer->weights[job->weight], job->expert[job->staged],
-                                   job->slot[job->staged], &job->chunk, e);
+            gpu_lanes_stage_expert(b, &c->lanes, l->weights[job->weight], expert, slot, &job->chunk, e);
         if (status) return status;
-        job->from_file = true;
         if (job->chunk) continue;
-        if (++job->weight < job->layer->weight_count) continue;
+        if (++job->weight < l->weight_count) continue;
         job->weight = 0;
         job->staged++;
     }
     return GM_OK;
 }
 
+/* Everything is on its way to the slots: the tables say so, in the same list as the copies. */
 static gm_status expert_job_end(gpu_backend *b, error *e) {
     expert_cache *c = b->experts;
     expert_job   *job = &c->job;
     for (size_t i = 0; i < job->count; i++) {
-        job->layer->slot_of[job->expert[i]] = job->slot[i];
-        if (!job->layer->kept[job->expert[i]]) expert_kept_ask(b, job->layer, job->expert[i], job->slot[i]);
+        expert_layer *l = expert_job_layer(job, i);
+        l->slot_of[job->expert[i]] = job->slot[i];
+        c->statistics.bytes += expert_file_bytes(l);
     }
-    c->statistics.bytes += job->count * expert_file_bytes(job->layer);
     c->statistics.loaded += job->count;
+    c->statistics.ahead += job->count - job->wanted;
     job->complete = true;
     if (!job->count) return GM_OK;
-    TRY(expert_layer_write(b, job->layer, e));
-    return job->from_file ? gpu_backend_ask_damage(b, e) : GM_OK;
+    expert_job_write_tables(b, &job->copies);
+    const gm_status status = expert_words_submit(b, &job->copies, e);
+    if (status || !job->from_file) return status;
+    for (size_t i = 0; i < 2; i++) {
+        const size_t first = i ? job->wanted : 0, count = i ? job->count - job->wanted : job->wanted;
+        if (count) expert_kept_ask(b, job->layer[i], job->expert + first, job->slot + first, count);
+    }
+    return gpu_backend_ask_damage(b, e);
 }
 
 static gm_status expert_job_run(gpu_backend *b, error *e) {
@@ -309,16 +346,13 @@ static gm_status expert_job_take(gpu_backend *b, const void *owner) {
     return GM_OK;
 }
 
-gm_status expert_cache_load(gpu_backend *b, const void *owner, expert_layer *layer, const expert_wants *wants,
-                            bool *all, error *e) {
+gm_status expert_cache_load(gpu_backend *b, const void *owner, const expert_wants *wants, const expert_wants *ahead,
+                            error *e) {
     expert_cache *c = b->experts;
     expert_kept_take(b);
     gm_status status = expert_job_take(b, owner);
-    if (!status && c->job.owner != owner) status = expert_job_begin(b, owner, layer, wants, e);
+    if (!status && c->job.owner != owner) status = expert_job_begin(b, owner, wants, ahead, e);
     if (!status) status = expert_job_run(b, e);
-    if (status == GM_AGAIN) return status;
-    if (status) expert_job_drop(b);
-    *all = true;
-    for (uint32_t i = 0; i < layer->experts; i++) *all &= !wants->wanted[i] || layer->slot_of[i] != EXPERT_NOWHERE;
+    if (status && status != GM_AGAIN) expert_job_drop(b);
     return status;
 }

@@ -3,24 +3,34 @@
  * Runs do not ask the host where experts are. A kernel (wgsl/moe.wgsl, KIND slots) looks up the slots of a layer's routes in the table. If an
  * expert has none, it halts the run: it sets the run's number of tokens to 0, which makes everything that stores something do nothing, and
  * notes in the plan's report which experts the layer wants. Whoever submitted the run sees the report, has the cache load the missing
- * experts, and continues the run from that layer on (streaming.c; generator.c for steps that are decoded ahead).
+ * experts, and continues the run from that layer on (streaming.c; generator.c for steps that are decoded ahead). While experts are often missing,
+ * runs also ask the next layer's router early, so that what it will probably want is loaded at the same time (experts_ahead.h).
  *
  * An expert that is loaded takes a free slot, or that of the expert with the lowest score which the layer does not want now. Scores are
  * counts of uses that halve every EXPERT_HALF_LIFE tokens. Experts come from memory or by reads, in the way of all weights (upload.c), or from a
  * copy that was kept of them when they were last here (experts_kept.h).
  *
  *   table   of each layer, `stride` bytes apart: 1 + its number, 3 spare words; the slot of each expert (EXPERT_NOWHERE: none); its uses so far
- *   report  of each plan: the number of the layer that halted it, as in the table (0: none); whether misses are quiet; 2 spare words; then
- *           for EXPERT_MOST experts how many tokens of the run want it, and then its uses so far */
+ *   report  of each plan: the number of the layer that halted it, as in the table (0: none); whether misses are quiet; the number of the layer
+ *           whose router was asked early (0: none); a spare word; then for EXPERT_MOST experts how many tokens of the run want it, then its
+ *           uses so far, and then how many tokens will probably want it in the layer that was asked early. Draws follow (generator.c) */
 
 #ifndef GM_GPU_EXPERTS_H
 #define GM_GPU_EXPERTS_H
 
 #include "gpu/backend.h"
+#include "gpu/pipeline.h"
 
 enum { EXPERT_HEADER = 4, EXPERT_MOST = 512, EXPERT_HALF_LIFE = 64, EXPERT_WEIGHTS = 3 };
-enum { EXPERT_REPORT_WORDS = EXPERT_HEADER + 2 * EXPERT_MOST };
+enum { EXPERT_REPORT_LAYER, EXPERT_REPORT_QUIET, EXPERT_REPORT_AHEAD }; /* words of a report's header */
+enum { EXPERT_REPORT_WORDS = EXPERT_HEADER + 3 * EXPERT_MOST, EXPERT_READ_TOGETHER = 4 };
 #define EXPERT_NOWHERE UINT32_MAX
+
+/* A copy of an expert's planes in all weights, in a buffer in main memory (experts_kept.h). */
+typedef struct {
+    gpu_id   source; /* 0: there is none */
+    uint64_t at;
+} expert_copy;
 
 typedef struct {
     const gpu_weight *weights[EXPERT_WEIGHTS];
@@ -31,7 +41,7 @@ typedef struct {
     uint32_t         *seen;      /* [experts]: uses at the last report */
     float            *score;     /* [experts] */
     uint32_t         *known;     /* [experts]: uses before this engine was opened (experts_profile.h) */
-    uint8_t         **kept;      /* [experts]: a copy of its planes in all weights; NULL: none (experts_kept.h) */
+    expert_copy      *kept;      /* [experts] */
 } expert_layer;
 
 typedef struct {
@@ -39,26 +49,29 @@ typedef struct {
     uint64_t missed;   /* and how many of them had to be loaded first */
     uint64_t loaded;   /* experts, */
     uint64_t bytes;    /* and their bytes in the file; */
-    uint64_t restored; /* how many of them came from a copy */
+    uint64_t restored; /* how many of them came from a copy, */
+    uint64_t ahead;    /* and how many before a run wanted them */
     uint64_t tokens;
 } expert_statistics;
 
-/* What is being loaded: experts and the slots that they get. */
+/* What is being loaded: experts and the slots that they get. The first are wanted, the others, of the next layer, probably. */
 typedef struct {
-    const void   *owner; /* whose run waits for it; NULL: nothing is being loaded, and nobody holds what was */
-    expert_layer *layer;
+    const void   *owner;    /* whose run waits for it; NULL: nothing is being loaded, and nobody holds what was */
+    expert_layer *layer[2]; /* of the two kinds; NULL: there are none */
     bool          complete, from_file; /* from_file: not all of them had a copy */
     uint32_t      patience;            /* how often others have waited for the owner to go on */
     uint32_t      expert[EXPERT_MOST], slot[EXPERT_MOST];
-    size_t        count, staged, weight; /* experts; which of them is staged next, of which weight, */
-    uint32_t      chunk;                 /* and from where on */
+    size_t        count, wanted;  /* experts; how many of them are of layer[0] */
+    size_t        staged, weight; /* which of them is staged next, of which weight, */
+    uint32_t      chunk;          /* and from where on */
+    gpu_words     copies;         /* of those that have one; submitted at the end */
 } expert_job;
 
-/* A copy that is being read back. */
+/* Experts that are being read back together. */
 typedef struct {
     expert_layer *layer; /* NULL: none */
-    uint32_t      expert, tickets[EXPERT_WEIGHTS * WEIGHT_PLANES];
-    size_t        count;
+    uint32_t      expert[EXPERT_READ_TOGETHER], ticket[EXPERT_READ_TOGETHER * EXPERT_WEIGHTS * WEIGHT_PLANES];
+    size_t        count, tickets;
 } expert_reading;
 
 typedef struct expert_cache {
@@ -71,7 +84,8 @@ typedef struct expert_cache {
     expert_job        job;
     size_t            warm;      /* layers whose slots were filled by a profile, or need not be */
     uint32_t          kept_most; /* copies of each layer's experts in main memory */
-    expert_reading    reading[16];
+    uint32_t          sources;   /* buffers that they are in */
+    expert_reading    reading[8];
     expert_statistics statistics;
     const graph      *listing; /* while weights are listed: the last weight's routes belong to the last layer */
     const tensor     *routes;
@@ -85,22 +99,24 @@ void      expert_cache_free(gpu_backend *b);
 
 /* The experts that a run wants in a layer, from its report. */
 typedef struct {
-    uint32_t wanted[EXPERT_MOST]; /* tokens that want it, and did not get it yet */
+    expert_layer *layer;               /* NULL: none */
+    uint32_t      wanted[EXPERT_MOST]; /* tokens that want it, and did not get it yet */
 } expert_wants;
 
-/* Reads a report: returns the layer that halted the run, or NULL. Counts the misses, and updates scores. */
-expert_layer *expert_cache_report(expert_cache *c, const uint32_t *report, expert_wants *out);
+/* Reads a report: what the layer wants that halted the run, and what the next one will probably want. Counts the misses, and updates scores. */
+void expert_cache_report(expert_cache *c, const uint32_t *report, expert_wants *wants, expert_wants *ahead);
 
 /* Counts a run of so many tokens. */
 void expert_cache_count(expert_cache *c, size_t tokens);
 
-/* Loads missing experts, as many as there are slots that hold none that is wanted. GM_AGAIN: let gpu_host_wait run, and call again. Then the
- * table has them, and they stay until expert_cache_release. `*all`: all that are wanted are there. A failed read is an error; the cache
- * stays usable. */
-gm_status expert_cache_load(gpu_backend *b, const void *owner, expert_layer *layer, const expert_wants *wants,
-                            bool *all, error *e);
+/* Whether an expert that is wanted has no slot. */
+bool expert_cache_lacks(const expert_wants *wants);
+/* Loads missing experts, as many as there are slots that hold none that is wanted, of both layers. GM_AGAIN: let gpu_host_wait run, and call
+ * again. Then the table has them, and they stay until expert_cache_release. A failed read is an error; the cache stays usable. */
+gm_status expert_cache_load(gpu_backend *b, const void *owner, const expert_wants *wants, const expert_wants *ahead,
+                            error *e);
 /* Strikes out experts that are there: a run has just used them. Returns whether some are left. */
-bool expert_cache_strike(expert_layer *layer, expert_wants *wants);
+bool expert_cache_strike(expert_wants *wants);
 /* What was loaded for the owner may be replaced. Drops what is still being loaded. */
 void expert_cache_release(gpu_backend *b, const void *owner);
 

@@ -1,13 +1,13 @@
 #include "gpu/experts_kept.h"
 
-#include "base/free_memory.h"
-#include "gpu/pipeline.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_COPY (UINT64_C(32) << 20) /* gpu_buffer_write takes no more than twice that at once */
+/* Buffers of copies in all. Drivers allow at least 4,096 allocations, and the engine has others. */
+enum { MOST_SOURCES = 3072 };
+#define MOST_COPY (UINT64_C(32) << 20)
 
+/* Bytes of an expert in all weights of its layer. */
 static uint64_t kept_bytes(const expert_layer *l) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < l->weight_count; i++) {
@@ -19,47 +19,74 @@ static uint64_t kept_bytes(const expert_layer *l) {
     return bytes;
 }
 
-void expert_kept_make(expert_cache *c) {
-    uint64_t one = 0; /* of each layer */
+void expert_kept_make(gpu_backend *b) {
+    expert_cache *c = b->experts;
+    uint64_t      one = 0; /* of each layer */
     c->kept_most = 0;
     for (size_t i = 0; i < c->layer_count; i++) {
         if (kept_bytes(&c->layers[i]) > MOST_COPY) return;
         one += kept_bytes(&c->layers[i]);
     }
-    if (one) c->kept_most = (uint32_t)min_size(free_memory() / 2 / one, EXPERT_MOST);
+    if (one) c->kept_most = (uint32_t)min_size(gpu_host_info(b->host)->main_memory / one, EXPERT_MOST);
 }
 
-gm_status expert_kept_write(gpu_backend *b, const expert_layer *l, uint32_t expert, uint32_t slot, error *e) {
-    const uint8_t *from = l->kept[expert];
+void expert_kept_restore(const expert_layer *l, uint32_t expert, uint32_t slot, gpu_words *words) {
+    const expert_copy *copy = &l->kept[expert];
+    uint64_t           from = copy->at;
     for (size_t i = 0; i < l->weight_count; i++) {
         const gpu_weight *w = l->weights[i];
         weight_range      ranges[WEIGHT_PLANES];
         uint32_t          tile;
         const size_t      count = weight_expert_planes(&w->layout, slot, &tile, ranges);
-        for (size_t j = 0; j < count; from += ranges[j++].bytes) {
-            const gm_status status = gpu_buffer_write(b->host, w->tiles[tile], ranges[j].at, from, ranges[j].bytes, e);
-            if (status) return status;
-        }
+        for (size_t j = 0; j < count; from += ranges[j++].bytes)
+            gpu_words_copy(words, copy->source, from, w->tiles[tile], ranges[j].at, ranges[j].bytes);
     }
-    return GM_OK;
+}
+
+/* ---- giving up copies ---- */
+
+/* Experts that were read back together share a source, which lives as long as one of them needs it. */
+static void kept_drop(gpu_backend *b, expert_layer *l, uint32_t expert) {
+    const gpu_id from = l->kept[expert].source;
+    bool         shared = false;
+    l->kept[expert] = (expert_copy){ 0 };
+    for (uint32_t i = 0; i < l->experts; i++) shared |= l->kept[i].source == from;
+    if (!from || shared) return;
+    gpu_buffer_free(b->host, from);
+    b->experts->sources--;
+}
+
+/* Room for one more copy in the layer, besides `reserved` others, if the expert is worth it. */
+static bool kept_make_room(gpu_backend *b, expert_layer *l, uint32_t expert, uint32_t reserved) {
+    uint32_t count = reserved, lowest = EXPERT_NOWHERE;
+    for (uint32_t i = 0; i < l->experts; i++) {
+        if (!l->kept[i].source) continue;
+        count++;
+        if (lowest == EXPERT_NOWHERE || l->score[i] < l->score[lowest]) lowest = i;
+    }
+    if (count < b->experts->kept_most) return true;
+    if (lowest == EXPERT_NOWHERE || l->score[lowest] >= l->score[expert]) return false;
+    kept_drop(b, l, lowest);
+    return true;
 }
 
 /* ---- reading back ---- */
 
-static void kept_drop(gpu_backend *b, expert_reading *r) {
-    for (size_t i = 0; i < r->count; i++) gpu_ticket_done(b->host, r->tickets[i]);
+static void reading_end(gpu_backend *b, expert_reading *r) {
+    for (size_t i = 0; i < r->tickets; i++) gpu_ticket_done(b->host, r->ticket[i]);
     *r = (expert_reading){ 0 };
 }
 
 void expert_kept_free(gpu_backend *b) {
     expert_cache *c = b->experts;
-    for (size_t i = 0; i < COUNT_OF(c->reading); i++) kept_drop(b, &c->reading[i]);
+    for (size_t i = 0; i < COUNT_OF(c->reading); i++) reading_end(b, &c->reading[i]);
     for (size_t i = 0; i < c->layer_count; i++) {
-        for (uint32_t x = 0; c->layers[i].kept && x < c->layers[i].experts; x++) free(c->layers[i].kept[x]);
+        for (uint32_t x = 0; c->layers[i].kept && x < c->layers[i].experts; x++) kept_drop(b, &c->layers[i], x);
     }
 }
 
-static void kept_read(expert_reading *r, const expert_layer *l, uint32_t slot, gpu_host *h, gpu_words *words) {
+static void reading_add(expert_reading *r, uint32_t expert, uint32_t slot, gpu_host *h, gpu_words *words) {
+    const expert_layer *l = r->layer;
     for (size_t i = 0; i < l->weight_count; i++) {
         const gpu_weight *w = l->weights[i];
         weight_range      ranges[WEIGHT_PLANES];
@@ -71,66 +98,86 @@ static void kept_read(expert_reading *r, const expert_layer *l, uint32_t slot, g
             if (!ticket) words->failed = true;
             if (words->failed) return;
             words->data[at] = ticket;
-            r->tickets[r->count++] = ticket;
+            r->ticket[r->tickets++] = ticket;
         }
     }
+    r->expert[r->count++] = expert;
 }
 
-void expert_kept_ask(gpu_backend *b, expert_layer *l, uint32_t expert, uint32_t slot) {
-    expert_cache   *c = b->experts;
-    expert_reading *r = NULL;
-    if (!c->kept_most) return;
+static bool kept_is_read(const expert_cache *c, const expert_layer *l, uint32_t expert) {
     for (size_t i = 0; i < COUNT_OF(c->reading); i++) {
-        if (!c->reading[i].layer) r = &c->reading[i];
-        else if (c->reading[i].layer == l && c->reading[i].expert == expert) return;
+        const expert_reading *r = &c->reading[i];
+        for (size_t j = 0; j < r->count && r->layer == l; j++) {
+            if (r->expert[j] == expert) return true;
+        }
     }
-    if (!r) return; /* too many are under way; perhaps the next time */
-    gpu_words words = { 0 };
-    error     ignored = { 0 };
-    gpu_words_begin(&words);
-    *r = (expert_reading){ .layer = l, .expert = expert };
-    kept_read(r, l, slot, b->host, &words);
-    if (words.failed || gpu_submit(b->host, words.data, words.count, &ignored)) kept_drop(b, r);
-    free(words.data);
+    return false;
 }
 
-/* Room for one more copy in the layer, if the expert is worth it. */
-static bool kept_make_room(const expert_cache *c, expert_layer *l, uint32_t expert) {
-    uint32_t count = 0, lowest = EXPERT_NOWHERE;
-    for (uint32_t i = 0; i < l->experts; i++) {
-        if (!l->kept[i]) continue;
-        count++;
-        if (lowest == EXPERT_NOWHERE || l->score[i] < l->score[lowest]) lowest = i;
+static expert_reading *reading_free_one(expert_cache *c) {
+    if (!c->kept_most || c->sources >= MOST_SOURCES) return NULL;
+    for (size_t i = 0; i < COUNT_OF(c->reading); i++) {
+        if (!c->reading[i].layer) return &c->reading[i];
     }
-    if (count < c->kept_most) return true;
-    if (l->score[lowest] >= l->score[expert]) return false;
-    free(l->kept[lowest]);
-    l->kept[lowest] = NULL;
-    return true;
+    return NULL; /* too many are under way; perhaps the next time */
 }
 
-static bool kept_has_arrived(const gpu_backend *b, const expert_reading *r) {
-    for (size_t i = 0; i < r->count; i++) {
-        if (!gpu_ticket_data(b->host, r->tickets[i], NULL)) return false;
+void expert_kept_ask(gpu_backend *b, expert_layer *l, const uint32_t *experts, const uint32_t *slots, size_t count) {
+    expert_cache *c = b->experts;
+    for (size_t i = 0; i < count;) {
+        expert_reading *r = reading_free_one(c);
+        gpu_words       words = { 0 };
+        error           ignored = { 0 };
+        if (!r) return;
+        r->layer = l;
+        gpu_words_begin(&words);
+        for (; i < count && r->count < EXPERT_READ_TOGETHER && !words.failed; i++) {
+            if (l->kept[experts[i]].source || kept_is_read(c, l, experts[i])) continue;
+            reading_add(r, experts[i], slots[i], b->host, &words);
+        }
+        if (!r->count || words.failed || gpu_submit(b->host, words.data, words.count, &ignored)) reading_end(b, r);
+        free(words.data);
     }
-    return r->layer;
 }
 
 void expert_kept_take(gpu_backend *b) {
     expert_cache *c = b->experts;
     for (size_t i = 0; i < COUNT_OF(c->reading); i++) {
         expert_reading *r = &c->reading[i];
-        expert_layer   *l = r->layer;
-        if (!kept_has_arrived(b, r)) continue;
-        const uint64_t room = kept_bytes(l);
-        uint8_t       *copy = !l->kept[r->expert] && kept_make_room(c, l, r->expert) ? malloc(room) : NULL;
-        for (size_t j = 0, at = 0; j < r->count && copy; j++) {
-            uint64_t    bytes = 0;
-            const void *data = gpu_ticket_data(b->host, r->tickets[j], &bytes);
-            memcpy(copy + at, data, min_size(bytes, room - at));
-            at += bytes;
+        gpu_id          made = 0;
+        error           ignored = { 0 };
+        if (!r->layer || gpu_source_new(b->host, r->ticket, r->tickets, &made, &ignored) == GM_AGAIN) continue;
+        const uint64_t each = kept_bytes(r->layer);
+        uint32_t       worthy = 0;
+        bool           keep[EXPERT_READ_TOGETHER] = { false };
+        for (size_t j = 0; j < r->count && made; j++) {
+            keep[j] = kept_make_room(b, r->layer, r->expert[j], worthy);
+            worthy += keep[j];
         }
-        if (copy) l->kept[r->expert] = copy;
-        kept_drop(b, r);
+        for (size_t j = 0; j < r->count; j++) {
+            if (keep[j]) r->layer->kept[r->expert[j]] = (expert_copy){ made, j * each };
+        }
+        if (worthy) c->sources++;
+        else if (made) gpu_buffer_free(b->host, made);
+        reading_end(b, r);
     }
+}
+
+gm_status expert_kept_rewrite(gpu_backend *b, uint64_t *bytes, error *e) {
+    const expert_cache *c = b->experts;
+    gpu_words           words = { 0 };
+    gpu_words_begin(&words);
+    *bytes = 0;
+    for (size_t i = 0; i < c->layer_count; i++) {
+        const expert_layer *l = &c->layers[i];
+        for (uint32_t x = 0; x < l->experts; x++) {
+            if (!l->kept[x].source || l->slot_of[x] == EXPERT_NOWHERE) continue;
+            expert_kept_restore(l, x, l->slot_of[x], &words);
+            *bytes += kept_bytes(l);
+        }
+    }
+    const gm_status status =
+        words.failed ? fail_memory(e, "a command list", 64) : gpu_submit(b->host, words.data, words.count, e);
+    free(words.data);
+    return status;
 }

@@ -1,39 +1,25 @@
 /* Copies of experts in main memory, repacked as the GPU has them. An expert that was loaded from the file is read back once; after that it
- * comes from here, and a miss is one copy. The copies take at most half of the memory that is free when the cache is made, divided equally among
- * layers; when a layer's share is full, the expert with the lowest score gives up its copy. In a browser there are none. */
+ * comes from here, and a miss is one copy, which the GPU makes by itself (gpu_source_new). The copies take at most what the host allows, divided
+ * equally among layers; when a layer's share is full, the experts with the lowest scores give up theirs. */
 
 #ifndef GM_GPU_EXPERTS_KEPT_H
 #define GM_GPU_EXPERTS_KEPT_H
 
 #include "gpu/experts.h"
-
-#ifndef __wasm__
+#include "gpu/pipeline.h"
 
 /* Decides how many copies a layer may have. */
-void expert_kept_make(expert_cache *c);
+void expert_kept_make(gpu_backend *b);
 void expert_kept_free(gpu_backend *b);
 
-/* Writes an expert that has a copy to its slot. GM_AGAIN: let gpu_host_wait run, and call again. */
-gm_status expert_kept_write(gpu_backend *b, const expert_layer *l, uint32_t expert, uint32_t slot, error *e);
-/* Begins to copy an expert that has just been loaded, if there is room. Without memory there is no copy. */
-void expert_kept_ask(gpu_backend *b, expert_layer *l, uint32_t expert, uint32_t slot);
+/* Appends the copies of an expert, which has one, to its slot. */
+void expert_kept_restore(const expert_layer *l, uint32_t expert, uint32_t slot, gpu_words *words);
+/* Begins to read back experts that have just been loaded, as far as there is room. Without memory there is no copy. */
+void expert_kept_ask(gpu_backend *b, expert_layer *l, const uint32_t *experts, const uint32_t *slots, size_t count);
 /* Takes the copies that have arrived. */
 void expert_kept_take(gpu_backend *b);
 
-#else
-
-static inline void      expert_kept_make(expert_cache *c) { (void)c; }
-static inline void      expert_kept_free(gpu_backend *b) { (void)b; }
-static inline gm_status expert_kept_write(gpu_backend *b, const expert_layer *l, uint32_t expert, uint32_t slot,
-                                          error *e) {
-    (void)b, (void)l, (void)expert, (void)slot;
-    return fail(e, GM_UNSUPPORTED, "no copies of experts are kept here");
-}
-static inline void expert_kept_ask(gpu_backend *b, expert_layer *l, uint32_t expert, uint32_t slot) {
-    (void)b, (void)l, (void)expert, (void)slot;
-}
-static inline void expert_kept_take(gpu_backend *b) { (void)b; }
-
-#endif
+/* For benches: writes every expert that has a copy and a slot to that slot again, which changes nothing. `bytes`: how many that are. */
+gm_status expert_kept_rewrite(gpu_backend *b, uint64_t *bytes, error *e);
 
 #endif

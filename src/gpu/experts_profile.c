@@ -63,8 +63,8 @@ gm_status expert_profile_read(expert_cache *c, const uint8_t *data, size_t size,
 }
 
 /* The experts that were used most, as many as there are slots. */
-static void profile_wants(const expert_cache *c, const expert_layer *l, expert_wants *out) {
-    memset(out, 0, sizeof *out);
+static void profile_wants(const expert_cache *c, expert_layer *l, expert_wants *out) {
+    *out = (expert_wants){ .layer = l };
     for (uint32_t slot = 0; slot < c->slots; slot++) {
         uint32_t best = EXPERT_NOWHERE;
         for (uint32_t x = 0; x < l->experts; x++) {
@@ -78,12 +78,11 @@ static void profile_wants(const expert_cache *c, const expert_layer *l, expert_w
 gm_status expert_cache_warm(gpu_backend *b, error *e) {
     expert_cache *c = b->experts;
     for (; c->warm < c->layer_count; c->warm++) {
-        expert_wants  wants;
-        bool          all;
-        expert_layer *l = &c->layers[c->warm];
-        const void   *owner = c; /* no run is */
-        profile_wants(c, l, &wants);
-        const gm_status status = expert_cache_load(b, owner, l, &wants, &all, e);
+        expert_wants       wants;
+        const expert_wants ahead = { 0 };
+        const void        *owner = c; /* no run is */
+        profile_wants(c, &c->layers[c->warm], &wants);
+        const gm_status status = expert_cache_load(b, owner, &wants, &ahead, e);
         if (status) return status;
         expert_cache_release(b, owner);
     }

@@ -13,6 +13,8 @@ enum {
     RESULTS = 1
 }; /* each list reads its own result before the next list overwrites it */
 
+#define REPORT_BYTES (EXPERT_REPORT_WORDS * sizeof(uint32_t)) /* before the draws of a plan with cached experts */
+
 /* The dispatches of the plan and of the sampler, and a read of the result. */
 typedef struct {
     gpu_words     words;
@@ -33,6 +35,7 @@ typedef struct {
 typedef struct {
     uint32_t ticket; /* of its draws; 0: it has not been submitted whole, because experts may be missing */
     uint32_t rows;   /* a bit for each row that takes part */
+    bool     seen;   /* its draws have arrived, and it lacked no experts */
 } generator_step;
 
 struct gpu_generator {
@@ -216,6 +219,18 @@ static void step_list_take_plan(step_list *list, const gpu_plan *p) {
     list->rebinds = p->rebinds;
 }
 
+/* Reads the draws, behind the report of experts if they are cached. Returns where the ticket is. */
+static size_t step_list_read(const gpu_generator *g, step_list *list) {
+    const gpu_id   report = g->plan->report;
+    const uint32_t rows = list->shape.rows;
+    const uint64_t results = g->ranges[DRAW_STATE].offset + rows * SAMPLER_STATE_RESULTS * sizeof(uint32_t);
+    const uint64_t at = list->shape.logprobs ? g->ranges[DRAW_RECORD].offset : results;
+    const uint64_t bytes = rows * (list->shape.logprobs ? sizeof(sampler_record) : 2 * RESULTS * sizeof(uint32_t));
+    if (!report) return gpu_words_read(&list->words, g->memory, at, bytes);
+    gpu_words_copy(&list->words, g->memory, at, report, REPORT_BYTES, bytes);
+    return gpu_words_read(&list->words, report, 0, REPORT_BYTES + bytes);
+}
+
 static gm_status generator_record(gpu_generator *g, step_list *list, const sampler_shape *shape, error *e) {
     gpu_plan    *p = g->plan;
     gpu_kernel   kernels[SAMPLER_KERNELS];
@@ -230,11 +245,7 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const sampl
         else status = e->status;
     }
     list->end_dispatch = list->words.count;
-    const uint64_t results = g->ranges[DRAW_STATE].offset + shape->rows * SAMPLER_STATE_RESULTS * sizeof(uint32_t);
-    list->at_ticket = shape->logprobs ? gpu_words_read(&list->words, g->memory, g->ranges[DRAW_RECORD].offset,
-                                                       shape->rows * sizeof(sampler_record))
-                                      : gpu_words_read(&list->words, g->memory, results,
-                                                       shape->rows * 2 * RESULTS * sizeof(uint32_t));
+    list->at_ticket = step_list_read(g, list);
     if (list->words.failed) status = fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
     if (status) step_list_free(g, list);
     else step_list_take_plan(list, p);
@@ -275,46 +286,54 @@ static gm_status generator_take_plan(gpu_generator *g, error *e);
 
 /* ---- experts that are missing ----
  *
- * While misses are rare, steps are submitted whole and ahead. If one turns out to lack experts, it and all after it have drawn nothing; it runs
- * on from report to report, and then the sampler draws. The others begin after it. */
-
-static uint64_t step_bytes_each(const gpu_generator *g, uint64_t bytes) { return bytes / g->shape.rows; }
-
-/* Submits the sampler's dispatches alone: the plan's are done. */
-static gm_status generator_draw(gpu_generator *g, generator_step *step, error *e) {
-    gpu_host *h = g->plan->backend->host;
-    TRY(generator_choose_list(g, e));
-    const size_t   skipped = g->plan->end_dispatch - g->plan->first_dispatch, from = 1 + skipped;
-    const uint32_t ticket = gpu_ticket_new(h);
-    gpu_words      words = { 0 };
-    if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
-    g->list->words.data[g->list->at_ticket] = ticket;
-    gpu_words_begin(&words);
-    gpu_words_append(&words, g->list->words.data + from, g->list->words.count - from);
-    const gm_status status = generator_submit_words(g, &words, e);
-    if (status) gpu_ticket_done(h, ticket);
-    else step->ticket = ticket;
-    return status;
-}
+ * While misses are rare, steps are submitted whole and ahead. If one turns out to lack experts, it and all after it have drawn nothing and
+ * changed nothing: it goes on from the layer that lacked them, and the others begin after it. */
 
 static generator_step *generator_step_at(gpu_generator *g, size_t i) {
     return &g->steps[(g->oldest + i) % GENERATOR_STEPS];
 }
 
-/* Step i has drawn nothing. If no other step was submitted after it, what it computed is still there. */
-static gm_status generator_return_to(gpu_generator *g, size_t i, error *e) {
-    gpu_plan *p = g->plan;
-    bool      newest = true;
+/* The draws of a step, and the bytes of each row's; NULL: they have not arrived. */
+static const uint8_t *generator_draws(const gpu_generator *g, const generator_step *step, size_t *each) {
+    const uint64_t before = g->plan->report ? REPORT_BYTES : 0;
+    uint64_t       bytes = 0;
+    const uint8_t *data = gpu_ticket_data(g->plan->backend->host, step->ticket, &bytes);
+    *each = data && bytes > before ? (size_t)(bytes - before) / g->shape.rows : 0;
+    return data ? data + before : NULL;
+}
+
+/* Submits what is left of the plan's dispatches, and the sampler's. */
+static gm_status generator_draw(gpu_generator *g, generator_step *step, error *e) {
+    gpu_host *h = g->plan->backend->host;
+    TRY(generator_choose_list(g, e));
+    const size_t   from = 1 + g->plan->end_dispatch - g->plan->first_dispatch;
+    const uint32_t ticket = gpu_ticket_new(h);
+    gpu_words      words = { 0 };
+    if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
+    g->list->words.data[g->list->at_ticket] = ticket;
+    streaming_append_rest(g->plan, &words);
+    gpu_words_append(&words, g->list->words.data + from, g->list->words.count - from);
+    const gm_status status = generator_submit_words(g, &words, e);
+    if (status) {
+        gpu_ticket_done(h, ticket);
+        return status;
+    }
+    step->ticket = ticket;
+    streaming_rest_submitted(g->plan);
+    return GM_OK;
+}
+
+/* Step i has drawn nothing, and no step after it has. */
+static gm_status generator_return_to(gpu_generator *g, size_t i, const uint32_t *report, error *e) {
+    gpu_plan       *p = g->plan;
+    const gm_status status = streaming_return(p, g->shape.rows, report, e);
     for (size_t j = i; j < g->flying; j++) {
         generator_step *step = generator_step_at(g, j);
-        if (j > i && step->ticket) newest = false;
         if (step->ticket) gpu_ticket_done(p->backend->host, step->ticket);
         step->ticket = 0;
     }
-    g->advancing = true;
-    if (newest) return streaming_look(p, g->shape.rows, e);
-    streaming_rewind(p, g->shape.rows);
-    return GM_OK;
+    g->advancing = status == GM_OK;
+    return status;
 }
 
 /* Goes on with step i, which has no ticket. */
@@ -322,15 +341,12 @@ static gm_status generator_advance(gpu_generator *g, generator_step *step, error
     TRY(generator_take_plan(g, e));
     if (!g->advancing) streaming_rewind(g->plan, g->shape.rows);
     g->advancing = true;
-    const gm_status status = streaming_advance(g->plan, e);
-    if (status) {
-        if (status != GM_AGAIN) streaming_restart(g->plan);
-        if (status != GM_AGAIN) g->advancing = false;
-        return status;
-    }
-    const gm_status drawn = generator_draw(g, step, e);
-    if (drawn != GM_AGAIN) g->advancing = false;
-    return drawn;
+    gm_status status = streaming_advance(g->plan, e);
+    if (!status) status = generator_draw(g, step, e);
+    if (status == GM_AGAIN) return status;
+    if (status) streaming_restart(g->plan);
+    g->advancing = false;
+    return status;
 }
 
 /* Waits until the draws of the first `count` steps have arrived. */
@@ -339,7 +355,7 @@ static gm_status generator_settle(gpu_generator *g, size_t count, error *e) {
     for (size_t i = 0; i < count && p->report;) {
         generator_step *step = generator_step_at(g, i);
         gm_status       status = GM_OK;
-        uint64_t        bytes = 0;
+        size_t          each;
         if (!step->ticket) step->rows &= generator_live_rows(g); /* some may have left since */
         if (!step->rows) {
             i++;
@@ -347,16 +363,19 @@ static gm_status generator_settle(gpu_generator *g, size_t count, error *e) {
         }
         if (!step->ticket) status = generator_advance(g, step, e);
         if (status) return status;
-        const uint8_t *results = gpu_ticket_data(p->backend->host, step->ticket, &bytes);
+        const uint8_t *draws = generator_draws(g, step, &each);
         TRY(gpu_host_problem(p->backend->host, e));
-        if (!results) return GM_AGAIN;
+        if (!draws) return GM_AGAIN;
         uint32_t row = 0, result[2] = { 0 };
         while (row + 1 < g->shape.rows && !(step->rows >> row & 1)) row++;
-        if (step_bytes_each(g, bytes) >= sizeof result)
-            memcpy(result, results + row * step_bytes_each(g, bytes), sizeof result);
-        if (result[1] != SAMPLER_HALTED) i++;
-        else status = generator_return_to(g, i, e);
-        if (status) return status;
+        if (each >= sizeof result) memcpy(result, draws + row * each, sizeof result);
+        if (result[1] == SAMPLER_HALTED) {
+            TRY(generator_return_to(g, i, (const uint32_t *)(const void *)(draws - REPORT_BYTES), e));
+            continue;
+        }
+        if (!step->seen) streaming_found_all(g->plan);
+        step->seen = true;
+        i++;
     }
     return GM_OK;
 }
@@ -573,11 +592,11 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
     TRY(generator_take_plan(g, e));
     generator_step *next = generator_step_at(g, g->flying);
     if (g->plan->report) {
-        const bool calm = streaming_is_calm(g->plan);
-        if (g->flying && (!calm || !generator_step_at(g, g->flying - 1)->ticket)) return GM_AGAIN;
+        const size_t most = streaming_steps_ahead(g->plan);
+        if (g->flying && (g->flying >= most || !generator_step_at(g, g->flying - 1)->ticket)) return GM_AGAIN;
         *next = (generator_step){ .rows = live };
-        g->flying += !calm;
-        if (!calm) return GM_OK;
+        g->flying += !most;
+        if (!most) return GM_OK;
     }
     const uint32_t ticket = gpu_ticket_new(h);
     if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
@@ -589,7 +608,7 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
         gpu_ticket_done(h, ticket);
         return status;
     }
-    *next = (generator_step){ ticket, live };
+    *next = (generator_step){ .ticket = ticket, .rows = live };
     g->flying++;
     generator_report_step(g);
     for (uint32_t i = 0; i < g->shape.rows; i++) g->rows[i].steps += g->rows[i].live;
@@ -603,12 +622,11 @@ gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e) {
     if (settled) return settled;
     const gm_status damage = g->plan->report ? gpu_backend_damage(g->plan->backend, e) : GM_OK;
     if (damage && damage != GM_AGAIN) return damage;
-    uint64_t             bytes = 0;
+    size_t               each = 0; /* bytes of a record, which starts with the same fields as a result */
     const generator_step step = g->steps[g->oldest];
-    const uint8_t       *results = step.rows ? gpu_ticket_data(h, step.ticket, &bytes) : NULL;
+    const uint8_t       *results = step.rows ? generator_draws(g, &step, &each) : NULL;
     TRY(gpu_host_problem(h, e));
     if (!results && step.rows) return GM_AGAIN;
-    const size_t each = (size_t)bytes / g->shape.rows; /* of a record, which starts with the same fields as a result */
     for (uint32_t i = 0; i < g->shape.rows; i++) {
         out[i] = (sampler_record){ .status = SAMPLER_ABSENT };
         if (!(step.rows >> i & 1)) continue;

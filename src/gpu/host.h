@@ -33,9 +33,10 @@ typedef struct {
     uint32_t attention_step;   /* which of its steps that takes, for benches: 1 short, 2 long; 0: chosen by size */
     bool     bands;            /* of these, the small heads of towers with a band of queries for each subgroup */
     bool     deep_splits;      /* products by subgroup matrices with few tiles and much to add are split further */
-    bool double_buffers; /* products by register blocks load the next step beside this one, if weights are quantised */
-    bool large_batches;  /* prompts in batches beyond 256 tokens, if the GPU is fast: session/batches.h */
-    bool blocks; /* attention and f32 products of many tokens by register blocks; false: by their older kernels */
+    bool double_buffers;  /* products by register blocks load the next step beside this one, if weights are quantised */
+    bool large_batches;   /* prompts in batches beyond 256 tokens, if the GPU is fast: session/batches.h */
+    uint64_t main_memory; /* bytes that sources (gpu_source_new) may take, about; 0: there should be none */
+    bool     blocks; /* attention and f32 products of many tokens by register blocks; false: by their older kernels */
 } gpu_info;
 
 typedef struct {
@@ -68,6 +69,10 @@ void   gpu_buffer_free(gpu_host *h, gpu_id buffer);
 /* Queued in order with submits. Offset and size are multiples of 4. At most 64 MiB may be in flight: beyond that,
  * nothing is written and the result is GM_AGAIN, until gpu_host_wait (or the browser's event loop) makes room. */
 gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const void *data, uint64_t bytes, error *e);
+
+/* A buffer in main memory with what these tickets brought, one after another. Lists can copy from it, and do nothing else with it; it is no GPU
+ * memory, and does not count as such. GM_AGAIN: not all of them have arrived. gpu_buffer_free frees it; the tickets stay the caller's. */
+gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu_id *out, error *e);
 
 typedef struct {
     const char *name; /* of an `override` in the shader */

@@ -6,6 +6,7 @@
 #include "gpu/host_native.h"
 
 #include "base/clock.h"
+#include "base/free_memory.h"
 #include "base/pool.h"
 
 #include <stdio.h>
@@ -276,6 +277,7 @@ gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
     h->most_compiling = 2 * (uint32_t)usable_processors(); /* when one is ready, the library already has the next */
     gm_status status = options && options->hardware ? load_quickly(&h->api, e) : webgpu_load(&h->api, e);
     if (status == GM_OK) status = host_open_device(h, options, e);
+    h->info.main_memory = free_memory() / 2;
     if (status != GM_OK) {
         gpu_host_close(h);
         return status;

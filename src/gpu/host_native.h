@@ -38,6 +38,7 @@ typedef struct {
     slot       slot;
     WGPUBuffer buffer;
     uint64_t   bytes;
+    bool       source; /* in main memory */
 } host_buffer;
 
 typedef enum { PIPELINE_WAITING, PIPELINE_COMPILING, PIPELINE_READY, PIPELINE_FAILED } pipeline_state;

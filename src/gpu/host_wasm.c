@@ -25,6 +25,7 @@ IMPORT(why)           int32_t  page_why(char *why, size_t capacity); /* gm_statu
 IMPORT(buffer_new)    gpu_id   page_buffer_new(double bytes);
 IMPORT(buffer_free)   double   page_buffer_free(gpu_id buffer); /* the bytes freed */
 IMPORT(buffer_write)  int32_t  page_buffer_write(gpu_id buffer, double offset, const void *data, double bytes);
+IMPORT(source_new)    gpu_id   page_source_new(const uint32_t *tickets, size_t count); /* all have arrived */
 IMPORT(pipeline_new)  gpu_id   page_pipeline_new(const char *label, size_t label_length, const char *wgsl, size_t wgsl_length,
                                                  const gpu_constant *constants, size_t count);
 IMPORT(pipelines)     size_t   page_pipelines(void);
@@ -121,6 +122,7 @@ static void fill(gpu_info *out, const json *from) {
             i >= GPU_DEVICE_FEATURES || json_is(json_get(from, gpu_feature_names[i]), JSON_TRUE);
     out->max_buffer = whole_number(from, "max_buffer", UINT64_MAX);
     out->max_binding = whole_number(from, "max_binding", UINT64_MAX);
+    out->main_memory = whole_number(from, "main_memory", UINT64_MAX);
 }
 
 static gm_status host_describe(gpu_info *out, error *e) {
@@ -231,6 +233,15 @@ gm_status gpu_buffer_write(gpu_host *h, gpu_id id, uint64_t offset, const void *
     (void)h;
     const int32_t status = page_buffer_write(id, (double)offset, data, (double)bytes);
     return status == GM_OK || status == GM_AGAIN ? (gm_status)status : refused(e);
+}
+
+gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu_id *out, error *e) {
+    (void)h;
+    for (size_t i = 0; i < count; i++) {
+        if (page_ticket_bytes(tickets[i]) < 0) return GM_AGAIN;
+    }
+    *out = page_source_new(tickets, count);
+    return *out ? GM_OK : refused(e);
 }
 
 gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,

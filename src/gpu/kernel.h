@@ -10,7 +10,7 @@
 #include "gpu/host.h"
 #include "gpu/shader.h"
 
-enum { KERNEL_DEFINES = 40, KERNEL_CONSTANTS = 40, KERNEL_BINDS = 10, KERNEL_NUMBERS = 8 };
+enum { KERNEL_DEFINES = 40, KERNEL_CONSTANTS = 40, KERNEL_BINDS = 11, KERNEL_NUMBERS = 8 };
 
 typedef struct {
     const char   *file;                    /* in wgsl/ */
@@ -27,6 +27,8 @@ typedef struct {
     /* Values that differ between layers, so they must not be constants of the pipeline: bound as BIND_NUMBERS, f32. */
     float  numbers[KERNEL_NUMBERS];
     size_t number_count;
+    /* Its last binding is the header of a run, as a uniform: with 0 tokens, the kernel does nothing. */
+    bool guarded;
 } gpu_kernel;
 
 #endif

@@ -273,6 +273,19 @@ gm_status gpu_slots_kernel(const op *product, gpu_kernel *out, error *e) {
     return check_experts(experts, product->used, e);
 }
 
+gm_status gpu_ahead_kernel(const op *route, gpu_kernel *out, error *e) {
+    const uint64_t experts = route->in[0]->ne[0];
+    *out = (gpu_kernel){ .file = "moe.wgsl", .x = 1, .y = 1, .z = 1 };
+    kernel_define(out, "KIND", "ahead");
+    kernel_constant(out, "experts", (double)experts);
+    kernel_constant(out, "used", route->used);
+    kernel_bind(out, BIND_OUT);
+    kernel_bind(out, BIND_SLOT_REPORT);
+    kernel_bind(out, BIND_RUN);
+    kernel_bind(out, BIND_SLOT_TABLE);
+    return check_experts(experts, route->used, e);
+}
+
 gm_status gpu_group_kernel(const gpu_groups *g, int routes, gpu_kernel *out, error *e) {
     *out = (gpu_kernel){ .file = "moe.wgsl", .x = 1, .y = 1, .z = 1 };
     kernel_define(out, "KIND", "group");

@@ -80,6 +80,8 @@ uint32_t gpu_groups_tiles(const gpu_groups *g); /* the most tiles that the group
 uint64_t gpu_groups_bytes(const gpu_groups *g);
 /* Looks up the slots of the experts of a product (gpu/experts.h). Its routes are those of a ROUTE op, contiguous. */
 gm_status gpu_slots_kernel(const op *product, gpu_kernel *out, error *e);
+/* Notes in the report what a ROUTE that was computed early chose. */
+gm_status gpu_ahead_kernel(const op *route, gpu_kernel *out, error *e);
 /* Groups the pairs. Their routes, which the input `routes` binds, are those of a ROUTE op, contiguous, or slots. */
 gm_status gpu_group_kernel(const gpu_groups *g, int routes, gpu_kernel *out, error *e);
 

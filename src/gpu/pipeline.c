@@ -21,12 +21,26 @@ gm_status gpu_kernel_text(const gpu_info *info, const gpu_kernel *k, buffer *out
     return shader_text(k->file, defines, k->define_count + COUNT_OF(features), out, e);
 }
 
+/* Makes `main` return at once if the run has no tokens. Every thread reads the same word, so barriers after it stay allowed. */
+static gm_status kernel_guard(const gpu_kernel *k, buffer *text, error *e) {
+    const char *main = strstr(text->data, "fn main("), *body = main ? strchr(main, '{') : NULL;
+    buffer      out = { 0 };
+    if (!body) return fail(e, GM_BAD_ARGUMENT, "%s has no function main to guard", k->file);
+    buffer_append(&out, text->data, (size_t)(body + 1 - text->data));
+    buffer_text(&out, " if (guard.x == 0u) { return; }");
+    buffer_text(&out, body + 1);
+    buffer_printf(&out, "@group(0) @binding(%zu) var<uniform> guard: vec4<u32>;\n", k->bind_count - 1);
+    buffer_free(text);
+    *text = out;
+    return out.failed ? fail_memory(e, "a shader's text", out.length) : GM_OK;
+}
+
 gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e) {
-    buffer text = { 0 };
-    gpu_id pipeline = 0;
-    if (!gpu_kernel_text(gpu_host_info(h), k, &text, e)) {
-        pipeline = gpu_pipeline_new(h, k->file, text.data, k->constants, k->constant_count, e);
-    }
+    buffer    text = { 0 };
+    gpu_id    pipeline = 0;
+    gm_status status = gpu_kernel_text(gpu_host_info(h), k, &text, e);
+    if (!status && k->guarded) status = kernel_guard(k, &text, e);
+    if (!status) pipeline = gpu_pipeline_new(h, k->file, text.data, k->constants, k->constant_count, e);
     buffer_free(&text);
     return pipeline;
 }
@@ -48,7 +62,7 @@ uint64_t gpu_kernel_hash(const gpu_kernel *k) {
         hash = hash_words(hash, &k->constants[i].name, sizeof k->constants[i].name);
         hash = hash_words(hash, &k->constants[i].value, sizeof k->constants[i].value);
     }
-    return hash;
+    return hash_words(hash, &k->guarded, sizeof k->guarded);
 }
 
 /* ---- lists of kernels ---- */

@@ -5,7 +5,7 @@
 
 #include "gpu/kernel.h"
 
-/* Appends the kernel's shader as preprocessed for a GPU with these features. */
+/* Appends the kernel's shader as preprocessed for a GPU with these features, without the guard of a kernel that has one. */
 gm_status gpu_kernel_text(const gpu_info *info, const gpu_kernel *k, buffer *out, error *e);
 
 /* Preprocesses the kernel's shader for this device and has it compiled (once: the host remembers it). 0 on failure. */

@@ -2,6 +2,7 @@
 
 #include "gpu/plan.h"
 
+#include "gpu/experts_ahead.h"
 #include "gpu/generator.h"
 #include "gpu/streaming.h"
 
@@ -44,6 +45,7 @@ static gm_status plan_make(gpu_backend *b, const graph *g, const plan_purpose *p
     fuse_options fusion = gpu_backend_fusion(b, p->tokens, p->outputs);
     fusion.rows = p->rows_alone;
     gm_status status = graph_fuse(g, &fusion, &p->g, e);
+    if (!status) status = plan_add_ahead(p, e);
     if (!status) status = plan_copy_kv(p, kv, e);
     if (!status) status = plan_decide(p, e);
     if (!status) status = plan_lay_out(p, e);
@@ -121,7 +123,9 @@ void gpu_plan_free(gpu_plan *p) {
     free(p->kv);
     free(p->kv_dispatches);
     free(p->items);
+    free(p->ahead);
     free(p->words.data);
+    free(p->ahead_words.data);
     free(p->number_words.data);
     free(p);
 }

@@ -81,10 +81,12 @@ typedef struct {
 struct gpu_generator;
 
 struct gpu_plan {
-    gpu_backend      *backend;
-    graph             g;   /* after fusion */
-    plan_op          *ops; /* [g.op_count] */
-    gpu_kv_layer     *kv;  /* [layers]: what it is bound to */
+    gpu_backend *backend;
+    graph        g;   /* after fusion */
+    plan_op     *ops; /* [g.op_count] */
+    const gpu_weight **
+        ahead; /* [g.op_count]: of an op that asks a router early, a weight of that layer's experts; NULL: there are none (experts_ahead.h) */
+    gpu_kv_layer     *kv; /* [layers]: what it is bound to */
     size_t            layers;
     plan_kv_dispatch *kv_dispatches;
     size_t            kv_count, kv_capacity;
@@ -99,6 +101,7 @@ struct gpu_plan {
     uint64_t  segment;
     gpu_id    report;  /* of experts that are missing (gpu/experts.h); 0: all are on the GPU */
     bool      returns; /* a run may go on although experts are missing, and return to them: their inputs are kept */
+    bool      guarded; /* so its kernels do nothing after a run has halted (gpu_kernel.guarded) */
     gpu_id    numbers; /* the kernels' numbers, PLAN_ALIGNMENT apart */
     gpu_words number_words; /* a list that writes them, once */
     size_t    number_count;
@@ -113,6 +116,7 @@ struct gpu_plan {
     /* The list: writes of the run and of the wanted rows; then the dispatches, words[first_dispatch .. end_dispatch);
      * then a read of each result. */
     gpu_words   words;
+    gpu_words   ahead_words; /* records of dispatches that ask routers early; streaming.c knows when they run */
     size_t      at_run, at_rows, first_dispatch, end_dispatch;
     size_t      at_ticket[GRAPH_RESULTS], end_read[GRAPH_RESULTS]; /* of the results: where their reads are, and end */
     size_t      dispatches, split; /* split: the first dispatch of the graph's second part */
@@ -166,6 +170,8 @@ static inline gpu_id plan_memory(const gpu_plan *p, uint64_t at) { return p->mem
 static inline gpu_place plan_place(const tensor *t) {
     return (gpu_place){ (uint32_t)t->offset, (uint32_t)t->token_stride, (uint32_t)t->row_stride };
 }
+
+static inline bool plan_is_ahead(const gpu_plan *p, size_t i) { return p->ahead && p->ahead[i]; }
 
 /* ---- plan_decide.c ---- */
 

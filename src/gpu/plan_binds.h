@@ -23,6 +23,7 @@ enum {
     BIND_SLOTS,       /* u32 [tokens, 2 · used]: the slots of a product's experts (gpu/experts.h) */
     BIND_SLOT_TABLE,  /* of the product's layer */
     BIND_SLOT_REPORT, /* of the plan */
+    BIND_GUARD,       /* the run's header, as a uniform (gpu_kernel.guarded) */
     PLAN_BINDS,
 };
 

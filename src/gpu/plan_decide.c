@@ -511,6 +511,7 @@ static void plan_keep_sections(gpu_plan *p) {
     for (uint32_t i = 0; i < p->g.op_count; i++) {
         plan_op *d = &p->ops[i];
         if (!d->makes_slotted) continue;
+        p->guarded = p->returns;
         for (uint32_t j = i; j < p->g.op_count; j++) {
             if (p->ops[j].slotted == d->slotted) d->section_end = j;
         }

@@ -1,6 +1,8 @@
 /* Records a plan: the kernels of each op, their pipelines and bind groups, and the command list that every run submits. */
 
 #include "gpu/experts.h"
+#include "gpu/generator.h"
+#include "gpu/kernel_build.h"
 #include "gpu/plan.h"
 #include "gpu/streaming.h"
 
@@ -54,6 +56,7 @@ static void plan_fill_table(const gpu_plan *p, size_t i, gpu_binding table[PLAN_
     table[BIND_SLOTS] = item_binding(p, d->slotted);
     table[BIND_SLOT_TABLE] = (gpu_binding){ 0 };
     table[BIND_SLOT_REPORT] = (gpu_binding){ 0, p->report, 0, EXPERT_REPORT_WORDS * sizeof(uint32_t) };
+    table[BIND_GUARD] = (gpu_binding){ 0, p->run, 0, RUN_HEADER_WORDS * sizeof(uint32_t) };
     if (d->makes_slotted) table[BIND_SLOT_TABLE] = expert_cache_binding(p->backend, d->weight);
     table[BIND_ROWS] = (gpu_binding){ 0, p->rows, 0, round_up(p->outputs * 4, 16) };
     table[BIND_KEYS] = kv ? (gpu_binding){ 0, kv->k, 0, kv->bytes } : (gpu_binding){ 0 };
@@ -100,12 +103,9 @@ gpu_id plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const g
 
 /* ---- keys and values ---- */
 
-static bool kernel_binds_kv(const gpu_kernel *k) {
-    for (size_t i = 0; i < k->bind_count; i++) {
-        if (k->binds[i] == BIND_KEYS || k->binds[i] == BIND_VALUES) return true;
-    }
-    return false;
-}
+static bool kernel_binds(const gpu_kernel *k, uint8_t range) { return memchr(k->binds, range, k->bind_count) != NULL; }
+
+static bool kernel_binds_kv(const gpu_kernel *k) { return kernel_binds(k, BIND_KEYS) || kernel_binds(k, BIND_VALUES); }
 
 /* Notes the dispatch that was recorded last, so that plan_rebind finds it. */
 static gm_status plan_note_kv(gpu_plan *p, uint32_t layer, const gpu_kernel *k, const gpu_binding *table, error *e) {
@@ -208,8 +208,13 @@ static gm_status plan_note_step(gpu_plan *p, error *e) {
     return GM_OK;
 }
 
-static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
-    gpu_plan *p = r->plan;
+/* Records a dispatch. After a halt nothing may be stored, so kernels are guarded, except for the one that halts: it writes the run. */
+static gm_status op_dispatch(op_recorder *r, const gpu_kernel *kernel, error *e) {
+    gpu_plan  *p = r->plan;
+    gpu_kernel own = *kernel, *k = &own;
+    own.guarded = p->guarded && !kernel_binds(kernel, BIND_SLOT_REPORT);
+    if (own.guarded) kernel_bind(&own, BIND_GUARD);
+    if (p->visit && plan_is_ahead(p, r->index)) return GM_OK; /* a wrong prediction costs time only */
     if (p->visit) return p->visit(p->visit_user, &p->g, &p->g.ops[r->index], k), GM_OK;
     gpu_binding *numbers = &r->table[BIND_NUMBERS];
     if (k->number_count && !numbers->buffer) { /* all tiles of an op share them */
@@ -218,9 +223,11 @@ static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
         *numbers = (gpu_binding){ 0, p->numbers, p->number_count++ * PLAN_ALIGNMENT, sizeof words };
         gpu_words_write(&p->number_words, p->numbers, numbers->offset, words, KERNEL_NUMBERS);
     }
-    const gpu_id group = plan_dispatch(p, &p->words, k, r->table, e);
+    const bool   ahead = plan_is_ahead(p, r->index);
+    const gpu_id group = plan_dispatch(p, ahead ? &p->ahead_words : &p->words, k, r->table, e);
     if (!group) return e->status;
     TRY(plan_keep_group(p, group, e));
+    if (ahead) return GM_OK;
     TRY(plan_note_step(p, e));
     if (k->tile_queries) TRY(plan_note_tiles(p, k, e));
     return kernel_binds_kv(k) ? plan_note_kv(p, p->g.ops[r->index].layer, k, r->table, e) : GM_OK;
@@ -423,7 +430,10 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
     default: TRY(gpu_op_kernel(o, p->tokens, p->outputs, k, e)); break;
     }
     for (size_t n = 0; n < count; n++) TRY(op_dispatch(&r, &k[n], e));
-    return GM_OK;
+    if (o->kind != OP_ROUTE || !plan_is_ahead(p, i)) return GM_OK;
+    TRY(gpu_ahead_kernel(o, k, e));
+    r.table[BIND_SLOT_TABLE] = expert_cache_binding(p->backend, p->ahead[i]);
+    return op_dispatch(&r, k, e);
 }
 
 /* ---- the list ---- */
@@ -462,7 +472,8 @@ static gm_status plan_create_buffers(gpu_plan *p, error *e) {
     p->rows = p->run ? gpu_buffer_new(h, round_up(p->outputs * 4, 16), e) : 0;
     for (size_t i = 0; i < p->g.op_count && p->rows && !p->report; i++) {
         if (!p->ops[i].makes_slotted) continue;
-        p->report = gpu_buffer_new(h, EXPERT_REPORT_WORDS * sizeof(uint32_t), e);
+        p->report =
+            gpu_buffer_new(h, EXPERT_REPORT_WORDS * sizeof(uint32_t) + GENERATOR_ROWS * sizeof(sampler_record), e);
         if (!p->report) return e->status;
     }
     p->numbers = p->rows ? gpu_buffer_new(h, plan_most_numbers(p) * PLAN_ALIGNMENT, e) : 0;

@@ -23,28 +23,31 @@ typedef struct {
     bool     asks;
     uint32_t layer;
     size_t   slots_at, section_end;
+    size_t   ahead_begin, ahead_end; /* in the plan's words that ask the next layer's router early */
 } plan_part;
 
 struct plan_streaming {
     gather    *gathers;
     plan_part *parts;
     size_t     gather_count, part_count, part_capacity;
-    size_t     asks;    /* parts that do */
-    size_t     section; /* while recording: 1 + the part whose layer's products are being recorded; 0: none */
-    float     *rows;    /* for the largest table, and all tokens of a run */
-    gpu_words  list;    /* what is submitted */
+    size_t     asks;           /* parts that do */
+    size_t     ahead_recorded; /* while recording: the words that ask early, as far as they belong to a part */
+    size_t     section;        /* while recording: 1 + the part whose layer's products are being recorded; 0: none */
+    float     *rows;           /* for the largest table, and all tokens of a run */
+    gpu_words  list;           /* what is submitted */
 
     /* the current run */
-    bool          running, finished; /* finished: somebody else took it to its end */
-    size_t        next, at;          /* the next part, and where in the words to go on */
-    size_t        last;              /* the last part of the submitted ones whose report is awaited */
-    size_t        end;               /* of the list, with the reads that the run wants */
-    uint32_t      tokens, kv_moves;
-    uint32_t      chunk;  /* how far the current tile has been uploaded */
-    uint32_t      ticket; /* of the report */
-    expert_layer *layer;  /* that wants experts; NULL: none does */
-    expert_wants  wants;
-    bool          passes; /* it wants more than there are slots, and gets them one after another */
+    bool         running, finished; /* finished: somebody else took it to its end */
+    size_t       next, at;          /* the next part, and where in the words to go on */
+    size_t       last;              /* the last part of the submitted ones whose report is awaited */
+    size_t       end;               /* of the list, with the reads that the run wants */
+    uint32_t     tokens, kv_moves;
+    uint32_t     chunk;        /* how far the current tile has been uploaded */
+    uint32_t     ticket;       /* of the report */
+    expert_wants wants, ahead; /* experts of the next part, which asked for them, and of the layer after it */
+    bool         passes;       /* it wants more than there are slots, and gets them one after another */
+    bool         loaded;       /* what the next part asks for is there, until it has been submitted, */
+    bool         foreseen;     /* and so is what the part after it will probably ask for */
 
     size_t stride; /* parts that ask which are submitted before a report is awaited; kept from run to run */
 };
@@ -114,6 +117,8 @@ gm_status streaming_ask(gpu_plan *p, uint32_t layer, size_t at, error *e) {
     part->asks = true;
     part->layer = layer;
     part->slots_at = at;
+    part->ahead_begin = s->ahead_recorded;
+    part->ahead_end = s->ahead_recorded = p->ahead_words.count;
     s->asks++;
     s->section = s->part_count;
     return begin_part(p, &(plan_part){ 0 }, e);
@@ -160,11 +165,11 @@ void streaming_restart(gpu_plan *p) {
         table_rows_restart(&s->gathers[i].fetched);
         s->gathers[i].written = false;
     }
-    s->running = s->passes = false;
+    s->running = s->passes = s->loaded = s->foreseen = false;
     s->ticket = 0;
     s->next = s->at = 0;
     s->chunk = 0;
-    s->layer = NULL;
+    s->wants.layer = s->ahead.layer = NULL;
 }
 
 /* y[t] = factor · row ids[t]. A token without an id gets row 0, which gpu_plan_write_given overwrites. */
@@ -213,29 +218,51 @@ static size_t part_end(const gpu_plan *p, size_t index) {
     return index + 1 < s->part_count ? s->parts[index].end : p->end_dispatch;
 }
 
-/* Submits words [begin, end). The run's number of tokens, which a miss sets to 0, and the report are set first. */
-static gm_status submit_words(gpu_plan *p, size_t begin, size_t end, bool quiet, uint32_t ticket, error *e) {
-    plan_streaming *s = p->streaming;
-    gpu_words      *list = &s->list;
-    const uint32_t  header[EXPERT_HEADER] = { 0, quiet };
-    list->count = 0;
+/* The run's number of tokens, which a miss sets to 0, and the report are set before anything runs. */
+static void words_begin_run(const gpu_plan *p, bool quiet, gpu_words *list) {
+    const uint32_t header[EXPERT_HEADER] = { [EXPERT_REPORT_QUIET] = quiet };
     gpu_words_begin(list);
-    gpu_words_write(list, p->run, 0, &s->tokens, 1);
+    gpu_words_write(list, p->run, 0, &p->streaming->tokens, 1);
     if (p->report) gpu_words_write(list, p->report, 0, header, EXPERT_HEADER);
+}
+
+static void words_append_range(const gpu_plan *p, size_t begin, size_t end, gpu_words *list) {
     if (begin == 0) begin = 1; /* the version */
     if (begin < end) gpu_words_append(list, p->words.data + begin, end - begin);
-    const size_t at = ticket ? gpu_words_read(list, p->report, 0, EXPERT_REPORT_WORDS * sizeof(uint32_t)) : 0;
+}
+
+static gm_status words_submit(gpu_plan *p, gpu_words *list, error *e) {
     if (list->failed) return fail_memory(e, "a command list", list->count * sizeof(uint32_t));
-    if (ticket) list->data[at] = ticket;
     return gpu_submit(p->backend->host, list->data, list->count, e);
 }
 
-/* The same, and asks for the report. */
-static gm_status submit_asking(gpu_plan *p, size_t begin, size_t end, error *e) {
+/* Submits words [begin, end). */
+static gm_status submit_words(gpu_plan *p, size_t begin, size_t end, bool quiet, error *e) {
+    gpu_words *list = &p->streaming->list;
+    list->count = 0;
+    words_begin_run(p, quiet, list);
+    words_append_range(p, begin, end, list);
+    return words_submit(p, list, e);
+}
+
+/* Submits words from `begin` to the end of a part that asks, and asks for the report. The router of the layer after it is asked early. If the
+ * run returns to this very lookup, it was asked before. */
+static gm_status submit_asking(gpu_plan *p, size_t begin, const plan_part *part, size_t end, error *e) {
     plan_streaming *s = p->streaming;
+    gpu_words      *list = &s->list;
     const uint32_t  ticket = gpu_ticket_new(p->backend->host);
     if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
-    const gm_status status = submit_words(p, begin, end, false, ticket, e);
+    list->count = 0;
+    words_begin_run(p, false, list);
+    if (part->asks && begin < part->slots_at) {
+        words_append_range(p, begin, part->slots_at, list);
+        gpu_words_append(list, p->ahead_words.data + part->ahead_begin, part->ahead_end - part->ahead_begin);
+        begin = part->slots_at;
+    }
+    words_append_range(p, begin, end, list);
+    const size_t at = gpu_words_read(list, p->report, 0, EXPERT_REPORT_WORDS * sizeof(uint32_t));
+    if (!list->failed) list->data[at] = ticket;
+    const gm_status status = words_submit(p, list, e);
     if (status) gpu_ticket_done(p->backend->host, ticket);
     else s->ticket = ticket;
     return status;
@@ -251,7 +278,7 @@ static gm_status run_tile(gpu_plan *p, error *e) {
         const gm_status status = gpu_backend_stream(p->backend, part->weight, part->tile, &s->chunk, end, e);
         if (status) return status;
     }
-    const gm_status status = submit_words(p, s->at, part_end(p, s->next), false, 0, e);
+    const gm_status status = submit_words(p, s->at, part_end(p, s->next), false, e);
     if (status) return status;
     release_slot(p);
     s->chunk = 0;
@@ -277,25 +304,25 @@ static gm_status take_slot(gpu_plan *p) {
 
 /* ---- experts ---- */
 
-/* Looks at the report of the parts that were submitted last. */
-static gm_status streaming_take_report(gpu_plan *p, error *e) {
+/* The most layers that a run may be ahead of its reports: steps of a generator may be submitted whole, and several at once. */
+static size_t stride_most(const plan_streaming *s) { return 4 * s->asks; }
+
+void streaming_found_all(gpu_plan *p) {
     plan_streaming *s = p->streaming;
-    uint64_t        bytes = 0;
-    const uint32_t *report = gpu_ticket_data(p->backend->host, s->ticket, &bytes);
-    TRY(gpu_host_problem(p->backend->host, e));
-    if (!report) return GM_AGAIN;
-    if (bytes < EXPERT_REPORT_WORDS * sizeof *report)
-        return fail(e, GM_IO, "the GPU returned %llu bytes about experts", (unsigned long long)bytes);
-    s->layer = expert_cache_report(p->backend->experts, report, &s->wants);
-    gpu_ticket_done(p->backend->host, s->ticket);
-    s->ticket = 0;
-    if (!s->layer) {
+    if (p->returns) s->stride = min_size(2 * s->stride, stride_most(s));
+}
+
+/* Goes to the part that the report says. */
+static gm_status streaming_read_report(gpu_plan *p, const uint32_t *report, error *e) {
+    plan_streaming *s = p->streaming;
+    expert_cache_report(p->backend->experts, report, &s->wants, &s->ahead);
+    if (!s->wants.layer) {
         s->at = part_end(p, s->last);
         s->next = s->last + 1;
-        if (p->returns) s->stride = min_size(2 * s->stride, 2 * s->asks);
+        streaming_found_all(p);
         return GM_OK;
     }
-    const uint32_t layer = (uint32_t)(s->layer - p->backend->experts->layers);
+    const uint32_t layer = (uint32_t)(s->wants.layer - p->backend->experts->layers);
     for (s->next = 0; !s->parts[s->next].asks || s->parts[s->next].layer != layer;) {
         if (++s->next == s->part_count)
             return fail(e, GM_IO, "the GPU misses experts of layer %u, which the run has not", layer);
@@ -306,38 +333,74 @@ static gm_status streaming_take_report(gpu_plan *p, error *e) {
     return GM_OK;
 }
 
-/* Loads what the layer wants. If that is more than there are slots, its products run for some of it at a time. */
+/* Looks at the report of the parts that were submitted last. */
+static gm_status streaming_take_report(gpu_plan *p, error *e) {
+    plan_streaming *s = p->streaming;
+    uint64_t        bytes = 0;
+    const uint32_t *report = gpu_ticket_data(p->backend->host, s->ticket, &bytes);
+    TRY(gpu_host_problem(p->backend->host, e));
+    if (!report) return GM_AGAIN;
+    const gm_status status =
+        bytes < EXPERT_REPORT_WORDS * sizeof *report
+            ? fail(e, GM_IO, "the GPU returned %llu bytes about experts", (unsigned long long)bytes)
+            : streaming_read_report(p, report, e);
+    gpu_ticket_done(p->backend->host, s->ticket);
+    s->ticket = 0;
+    return status;
+}
+
+/* Loads what the next part wants, and with it what the part after that will probably want. If a layer wants more than there are slots, its
+ * products run for some of it at a time. */
 static gm_status streaming_load_experts(gpu_plan *p, error *e) {
-    plan_streaming  *s = p->streaming;
-    const plan_part *part = &s->parts[s->next];
-    bool             all = false;
-    const gm_status  loaded = expert_cache_load(p->backend, p, s->layer, &s->wants, &all, e);
+    plan_streaming    *s = p->streaming;
+    const plan_part   *part = &s->parts[s->next];
+    const expert_wants none = { 0 };
+    const gm_status    loaded = expert_cache_load(p->backend, p, &s->wants, s->passes ? &none : &s->ahead, e);
     if (loaded) return loaded;
-    if (all && !s->passes) {
-        s->layer = NULL; /* the run goes on from the slots; the experts are kept until then */
+    s->foreseen = s->ahead.layer && !s->passes && !expert_cache_lacks(&s->ahead);
+    s->ahead.layer = NULL;
+    if (!s->wants.layer) return GM_OK;
+    if (!s->passes && !expert_cache_lacks(&s->wants)) {
+        s->loaded = true; /* the run goes on from the slots; the experts are kept until then */
+        s->wants.layer = NULL;
         return GM_OK;
     }
-    const gm_status status = submit_words(p, part->slots_at, part->section_end, true, 0, e);
+    const gm_status status = submit_words(p, part->slots_at, part->section_end, true, e);
     if (status) return status;
     s->passes = true;
     expert_cache_release(p->backend, p);
-    if (expert_cache_strike(s->layer, &s->wants)) return GM_OK;
-    s->layer = NULL;
+    if (expert_cache_strike(&s->wants)) return GM_OK;
+    s->wants.layer = NULL;
     s->passes = false;
     s->at = part->section_end;
     s->next++;
     return GM_OK;
 }
 
-/* Submits the next parts: up to the next one that needs a tile, or until `stride` layers ask for experts. */
+/* The last of the parts that are submitted next: before one that needs a tile, or that with the last of `stride` questions. Layers whose
+ * experts have just been loaded do not count. */
+static size_t stretch_last(const plan_streaming *s, size_t *asked) {
+    const size_t most = s->stride + s->foreseen;
+    size_t       last = s->next;
+    *asked = s->parts[last].asks && !s->loaded;
+    while (*asked < most && last + 1 < s->part_count && !s->parts[last + 1].weight) *asked += s->parts[++last].asks;
+    return last;
+}
+
+/* What was loaded for the parts that have just been submitted may be replaced. */
+static void stretch_submitted(gpu_plan *p) {
+    p->streaming->loaded = p->streaming->foreseen = false;
+    expert_cache_release(p->backend, p);
+}
+
 static gm_status run_parts(gpu_plan *p, error *e) {
     plan_streaming *s = p->streaming;
-    size_t          last = s->next, asked = s->parts[last].asks;
-    while (asked < s->stride && last + 1 < s->part_count && !s->parts[last + 1].weight) asked += s->parts[++last].asks;
-    const size_t    end = part_end(p, last);
-    const gm_status status = asked ? submit_asking(p, s->at, end, e) : submit_words(p, s->at, end, false, 0, e);
+    size_t          asked;
+    const size_t    last = stretch_last(s, &asked), end = part_end(p, last);
+    const gm_status status =
+        asked ? submit_asking(p, s->at, &s->parts[last], end, e) : submit_words(p, s->at, end, false, e);
     if (status) return status;
-    expert_cache_release(p->backend, p);
+    stretch_submitted(p);
     s->last = last;
     if (asked) return GM_OK;
     s->at = end;
@@ -345,21 +408,34 @@ static gm_status run_parts(gpu_plan *p, error *e) {
     return GM_OK;
 }
 
-gm_status streaming_advance(gpu_plan *p, error *e) {
+/* Runs parts; `leave_last`: not the last ones, which the caller submits. */
+static gm_status streaming_run_parts(gpu_plan *p, bool leave_last, error *e) {
     plan_streaming *s = p->streaming;
     while (s->next < s->part_count || s->ticket) {
         gm_status status = GM_OK;
+        size_t    asked;
         if (s->ticket) status = streaming_take_report(p, e);
-        else if (s->layer) status = streaming_load_experts(p, e);
-        else if (!s->parts[s->next].weight) status = run_parts(p, e);
-        else {
+        else if (s->wants.layer || s->ahead.layer) status = streaming_load_experts(p, e);
+        else if (s->parts[s->next].weight) {
             status = take_slot(p);
             if (!status) status = run_tile(p, e);
-        }
+        } else if (leave_last && stretch_last(s, &asked) + 1 == s->part_count) return GM_OK;
+        else status = run_parts(p, e);
         if (status) return status;
     }
-    s->next = s->part_count;
     return GM_OK;
+}
+
+gm_status streaming_advance(gpu_plan *p, error *e) { return streaming_run_parts(p, true, e); }
+
+void streaming_append_rest(gpu_plan *p, gpu_words *list) {
+    words_begin_run(p, false, list);
+    words_append_range(p, p->streaming->at, p->end_dispatch, list);
+}
+
+void streaming_rest_submitted(gpu_plan *p) {
+    stretch_submitted(p);
+    streaming_restart(p);
 }
 
 void streaming_rewind(gpu_plan *p, size_t tokens) {
@@ -369,33 +445,28 @@ void streaming_rewind(gpu_plan *p, size_t tokens) {
     s->at = p->first_dispatch;
 }
 
-gm_status streaming_look(gpu_plan *p, size_t tokens, error *e) {
-    plan_streaming *s = p->streaming;
+gm_status streaming_return(gpu_plan *p, size_t tokens, const uint32_t *report, error *e) {
     streaming_rewind(p, tokens);
-    s->last = s->part_count - 1;
-    s->ticket = gpu_ticket_new(p->backend->host);
-    if (!s->ticket) return fail_memory(e, "a ticket", sizeof s->ticket);
-    gpu_words *list = &s->list;
-    list->count = 0;
-    gpu_words_begin(list);
-    const size_t at = gpu_words_read(list, p->report, 0, EXPERT_REPORT_WORDS * sizeof(uint32_t));
-    if (list->failed) return fail_memory(e, "a command list", list->count * sizeof(uint32_t));
-    list->data[at] = s->ticket;
-    return gpu_submit(p->backend->host, list->data, list->count, e);
+    p->streaming->last = p->streaming->part_count - 1;
+    return streaming_read_report(p, report, e);
 }
 
-bool streaming_is_calm(const gpu_plan *p) { return p->streaming->stride >= 2 * p->streaming->asks; }
+size_t streaming_steps_ahead(const gpu_plan *p) {
+    const plan_streaming *s = p->streaming;
+    return s->stride == stride_most(s) ? SIZE_MAX : s->stride >= s->asks ? 2 : 0;
+}
 
 /* ---- runs ---- */
 
 /* Takes the run to its end, and submits the reads of its results. */
 static gm_status streaming_run(gpu_plan *p, error *e) {
     plan_streaming *s = p->streaming;
-    const gm_status status = streaming_advance(p, e);
+    const gm_status status = streaming_run_parts(p, false, e);
     if (status) return status;
+    s->next = s->part_count;
     if (p->backend->slot && p->backend->flags) TRY(gpu_backend_ask_damage(p->backend, e));
     if (s->end > p->end_dispatch) {
-        const gm_status read = submit_words(p, p->end_dispatch, s->end, false, 0, e);
+        const gm_status read = submit_words(p, p->end_dispatch, s->end, false, e);
         if (read) return read;
     }
     if (p->backend->experts) expert_cache_count(p->backend->experts, s->tokens);

@@ -5,9 +5,10 @@
  * before everything else.
  *
  * A part ends where a layer looks up the slots of its experts (experts.h). If the experts were found lately, runs submit several layers, up
- * to all of them, before they wait for a report; each miss halves that number, and each report without one doubles it. After a miss, the run
- * goes on from that lookup. So nothing waits in layers whose experts are there, and little is computed in vain where they are not. Runs of
- * many tokens, which nearly always miss some, wait in every layer, and need no memory to return to earlier ones. */
+ * to all of them, before they wait for a report; each miss halves that number, and each report without one doubles it. After a miss nothing
+ * else of what was submitted does anything, and the run goes on from that lookup. So nothing waits in layers whose experts are there. The last
+ * lookup before a report also asks the router of the layer after it (experts_ahead.h); what that one will probably want is loaded, too. Runs
+ * of many tokens, which nearly always miss some, wait in every layer, and need no memory to return to earlier ones. */
 
 #ifndef GM_GPU_STREAMING_H
 #define GM_GPU_STREAMING_H
@@ -39,11 +40,16 @@ void streaming_free(gpu_plan *p);
 
 /* Begins a run of the tokens in the plan's run buffer. */
 void streaming_rewind(gpu_plan *p, size_t tokens);
-/* Begins it where the whole list, which was submitted last, lacked experts. GM_AGAIN: call again. */
-gm_status streaming_look(gpu_plan *p, size_t tokens, error *e);
-/* Goes on, up to the last dispatch. GM_AGAIN as above. */
+/* Begins it where this report says that experts are missing: of the whole list, which was submitted last. */
+gm_status streaming_return(gpu_plan *p, size_t tokens, const uint32_t *report, error *e);
+/* Goes on, up to what is submitted last. GM_AGAIN as above. */
 gm_status streaming_advance(gpu_plan *p, error *e);
-/* Whether misses have become rare: runs may be submitted whole, and ahead. */
-bool streaming_is_calm(const gpu_plan *p);
+/* Begins a list with what is left of the run. The caller adds its own commands, submits it, and says so. */
+void streaming_append_rest(gpu_plan *p, gpu_words *list);
+void streaming_rest_submitted(gpu_plan *p);
+/* A whole list, or the rest of one, lacked no experts. */
+void streaming_found_all(gpu_plan *p);
+/* How many steps may be under way, submitted whole: 0 while misses are frequent. */
+size_t streaming_steps_ahead(const gpu_plan *p);
 
 #endif

@@ -29,6 +29,8 @@ export interface GpuDescription {
     matrix_rows: number;
     matrix_columns: number;
     matrix_depth: number;
+    /** Bytes of main memory that copies of weights may take. */
+    main_memory: number;
 }
 
 export interface GpuOptions {
@@ -80,6 +82,13 @@ function matrixSize(adapter: GPUAdapter): number {
     return [16, 8].find((n) => configs.some((c) => c.M === n && c.N === n && c.K === n)) ?? 0;
 }
 
+// Half of what is free, where that is known (Node). A browser says at most how much the machine has, and it runs more than this page.
+function mainMemory(): number {
+    const { process, navigator } = globalThis as { process?: { availableMemory?(): number }; navigator?: { deviceMemory?: number } };
+    const free = process?.availableMemory?.();
+    return Math.floor(free ? free / 2 : ((navigator?.deviceMemory ?? 4) / 4) * 2 ** 30);
+}
+
 export function describeAdapter(gpu: GPU, adapter: GPUAdapter): GpuDescription {
     const info: GPUAdapterInfo & MoreAdapterInfo = adapter.info;
     const limits = adapter.limits;
@@ -111,6 +120,7 @@ export function describeAdapter(gpu: GPU, adapter: GPUAdapter): GpuDescription {
         matrix_rows: matrix,
         matrix_columns: matrix,
         matrix_depth: matrix,
+        main_memory: mainMemory(),
     };
 }
 

@@ -23,6 +23,7 @@ const { BadArgument, NotSupported, OutOfMemory, DeviceLost, Busy } = ERROR_CODES
 const USAGE = 0x80 | 0x100 | 0x4 | 0x8; // storage, indirect, copy source, copy destination
 const UNIFORM_BYTES = 1 << 20; // GPU_UNIFORM_BYTES of src/gpu/host.h
 const UNIFORM = 0x40;
+const SOURCE = 0x2 | 0x4; // mapped for writing, copy source
 const PIECE = 2 ** 20; // bytes of one step of a large write: small enough for the GPU process to reuse its memory
 const SCOPED = 2 ** 20; // bytes; a larger buffer counts as made once WebGPU has confirmed its memory
 const MOST_LISTS = 256;
@@ -36,7 +37,7 @@ const oneLine = (text: string) => text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
 
 /** The imports without a GPU: every call says that there is none. */
 export function noGpuImports(): GpuImports {
-    const names = ['open', 'close', 'describe', 'problem', 'why', 'buffer_new', 'buffer_free', 'buffer_write', 'pipeline_new'];
+    const names = ['open', 'close', 'describe', 'problem', 'why', 'buffer_new', 'buffer_free', 'buffer_write', 'source_new', 'pipeline_new'];
     names.push('pipelines', 'pipelines_pending', 'group_new', 'group_free', 'submit', 'ticket_new', 'ticket_bytes', 'ticket_take', 'ticket_done', 'idle', 'submitted', 'passed', 'wait');
     return Object.fromEntries(names.map((name) => [name, () => 0]));
 }
@@ -155,6 +156,7 @@ export class GpuHost {
             buffer_new: (bytes) => this.#bufferNew(bytes!),
             buffer_free: (id) => this.#bufferFree(id!),
             buffer_write: (id, offset, data, bytes) => this.#bufferWrite(id!, offset!, data! >>> 0, bytes!),
+            source_new: (tickets, count) => this.#sourceNew(tickets! >>> 2, count!),
             pipeline_new: (label, labelLength, text, length, constants, count) =>
                 this.#pipelineNew(this.#text(label!, labelLength!), this.#text(text!, length!), this.#constants(constants!, count!)),
             pipelines: () => this.#shaders.count,
@@ -344,7 +346,29 @@ export class GpuHost {
         thing.dead = true;
         this.#deaths++;
         thing.buffer.destroy();
-        return thing.bytes;
+        return thing.source ? 0 : thing.bytes;
+    }
+
+    // A copy of what tickets brought, in main memory.
+    #sourceNew(at: number, count: number): number {
+        if (this.#refuseLost()) return 0;
+        this.#look();
+        const parts = Array.from(this.#words.subarray(at, at + count), (id) => this.#tickets.mapped(id));
+        const bytes = parts.reduce((sum, part) => sum + part.length, 0);
+        try {
+            const buffer = this.#device.createBuffer({ size: bytes, usage: SOURCE, mappedAtCreation: true });
+            const all = new Uint8Array(buffer.getMappedRange());
+            let to = 0;
+            for (const part of parts) {
+                all.set(part, to);
+                to += part.length;
+            }
+            buffer.unmap();
+            return this.#buffers.add({ buffer, bytes, dead: false, source: true });
+        } catch (thrown) {
+            this.#refuse(OutOfMemory, `a copy of ${bytes} bytes in main memory: ${oneLine(String(thrown))}`);
+            return 0;
+        }
     }
 
     #checkWrite(id: number, offset: number, bytes: number): number {

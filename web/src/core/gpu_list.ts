@@ -7,6 +7,8 @@ export interface HostBuffer {
     buffer: GPUBuffer;
     bytes: number;
     dead: boolean;
+    /** In main memory. */
+    source?: boolean;
 }
 
 export interface HostGroup {

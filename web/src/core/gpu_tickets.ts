@@ -93,6 +93,12 @@ export class Tickets {
         return ticket.state === 'here' || ticket.state === 'taken' ? ticket.bytes : -1;
     }
 
+    /** What a ticket brought, which stays mapped. */
+    mapped(id: number): Uint8Array {
+        const ticket = this.#tickets.find(id);
+        return ticket?.state === 'here' ? new Uint8Array(ticket.staging!.buffer.getMappedRange(0, ticket.bytes)) : new Uint8Array(0);
+    }
+
     take(id: number, out: Uint8Array, at: number): void {
         const ticket = this.#tickets.find(id);
         if (!ticket || ticket.state !== 'here') return;
