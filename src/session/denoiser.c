@@ -36,6 +36,22 @@ struct denoiser {
     double          since; /* when the oldest run began, or the one before it ended */
 };
 
+static gpu_host *denoiser_gpu(const denoiser *d) { return d->engine->on_gpu ? d->engine->gpu.host : NULL; }
+
+/* Ends this run, one way or another, and those after it. */
+static void denoiser_end_runs(denoiser *d, size_t first) {
+    for (; d->run_count > first; d->run_count--) {
+        denoiser_run *r = &d->runs[d->run_count - 1];
+        for (size_t i = 0; i < r->results && denoiser_gpu(d); i++) {
+            if (r->tickets[i]) gpu_ticket_done(denoiser_gpu(d), r->tickets[i]);
+        }
+        plans_return(r->plan);
+        for (size_t i = 0; i < r->count; i++) {
+            if (r->members[i]) r->members[i]->flying--;
+        }
+    }
+}
+
 /* ---- life ---- */
 
 gm_status denoiser_new(gm_engine *engine, denoiser **out, error *e) {
@@ -57,6 +73,7 @@ gm_status denoiser_new(gm_engine *engine, denoiser **out, error *e) {
 
 void denoiser_free(denoiser *d) {
     if (!d) return;
+    denoiser_end_runs(d, 0); /* one that was submitted ahead may be left */
     graph_free(&d->graph.g);
     free(d->records);
     free(d->rows);
@@ -66,8 +83,6 @@ void denoiser_free(denoiser *d) {
 
 const graph *denoiser_graph(const denoiser *d) { return &d->graph.g; }
 size_t       denoiser_last_canvases(const denoiser *d) { return d->last_canvases; }
-
-static gpu_host *denoiser_gpu(const denoiser *d) { return d->engine->on_gpu ? d->engine->gpu.host : NULL; }
 
 /* What a canvas keeps from step to step, one behind the other: how many values. */
 static size_t canvas_soft_values(const denoiser *d) { return d->length * d->width; }
@@ -111,20 +126,6 @@ void session_canvas_free(session_canvas *c) {
 }
 
 /* ---- runs ---- */
-
-/* Ends this run, one way or another, and those after it. */
-static void denoiser_end_runs(denoiser *d, size_t first) {
-    for (; d->run_count > first; d->run_count--) {
-        denoiser_run *r = &d->runs[d->run_count - 1];
-        for (size_t i = 0; i < r->results && denoiser_gpu(d); i++) {
-            if (r->tickets[i]) gpu_ticket_done(denoiser_gpu(d), r->tickets[i]);
-        }
-        plans_return(r->plan);
-        for (size_t i = 0; i < r->count; i++) {
-            if (r->members[i]) r->members[i]->flying--;
-        }
-    }
-}
 
 void session_canvas_leave(session_canvas *c) {
     if (!c) return;
