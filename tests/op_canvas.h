@@ -1,9 +1,10 @@
-/* For test_ops.c: the head of a canvas, against the formulas in double. */
+/* For test_ops.c: the head of a canvas, against the formulas in double, and what its next step denoises. */
 
 #ifndef GM_OP_CANVAS_H
 #define GM_OP_CANVAS_H
 
 #include "base/random.h"
+#include "cpu/canvas_next.h"
 #include "op_case.h"
 
 /* Settings of each token: temperatures from ½ to 2, or so high that the noise decides what is drawn; a key and a draw of its own. */
@@ -94,7 +95,113 @@ static void test_canvas_head(const backend *b, quant_type type, size_t tokens, s
     end(&c);
 }
 
+/* ---- CANVAS_NEXT ---- */
+
+enum { NEXT_VOCABULARY = 40, NEXT_STEPS = 5 };
+
+/* What step `step` of the test finds at a position. From step 3 on nothing changes any more, and the last canvas is sure. */
+static void canvas_next_found(float *found, size_t t, size_t step, bool sure) {
+    const uint32_t key[2] = { (uint32_t)t, (uint32_t)(step < 3 ? step : 3) };
+    uint32_t       words[4];
+    philox((uint32_t[4]){ 7 }, key, words);
+    const uint32_t ids[2] = { words[0] % NEXT_VOCABULARY, words[1] % NEXT_VOCABULARY };
+    memcpy(found, ids, sizeof ids);
+    found[CANVAS_ENTROPY] = sure ? 0.001f * (float)(t % 3) : 0.03f * (float)(words[2] % 8) * (float)(t % 4);
+    found[CANVAS_LARGEST] = 1;
+}
+
+/* One span, position by position in the order of their entropies. Returns whether it is done. */
+static bool canvas_next_expected(const canvas_rule *rule, size_t n, const float *found, const float *settings,
+                                 canvas_state *s) {
+    bool   taken[MOST_TOKENS] = { false }, same = true;
+    double before = 0, total = 0, open = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t next = n;
+        for (size_t j = 0; j < n; j++) {
+            const double least =
+                next < n && !s[next].pinned ? (double)found[next * CANVAS_FINDINGS + CANVAS_ENTROPY] : 0;
+            const double own = s[j].pinned ? 0 : (double)found[j * CANVAS_FINDINGS + CANVAS_ENTROPY];
+            if (!taken[j] && (next == n || own < least)) next = j;
+        }
+        const float *f = found + next * CANVAS_FINDINGS;
+        int32_t      ids[2];
+        taken[next] = true;
+        memcpy(ids, f, sizeof ids);
+        if (s[next].pinned) ids[0] = s[next].id;
+        same = same && s[next].likeliest == ids[0];
+        s[next].likeliest = ids[0];
+        if (s[next].pinned) continue;
+        s[next].id =
+            before * rule->units <= rule->bound ? ids[1] : canvas_random_id(rule, settings + next * CANVAS_SETTINGS);
+        before += (double)f[CANVAS_ENTROPY];
+        total += (double)f[CANVAS_ENTROPY];
+        open++;
+    }
+    for (size_t i = 0; i < n; i++) s[i].same = same ? s[i].same + 1 : 0;
+    return s->same >= rule->stability && total * rule->units < fmax(open, 1) * rule->confidence;
+}
+
+/* Steps of two canvases. In the last one both are done: a GPU computes nothing behind it. */
+static void test_canvas_next(const backend *b, size_t tokens, size_t first) {
+    CASE("%s: canvas next %zu + %zu", b->name, first, tokens - first);
+    enum { WIDTH = 32 };
+    const canvas_rule rule = { .units = 1 << 19,
+                               .bound = (1 << 19) / 10 + 7,
+                               .stability = 1,
+                               .confidence = (1 << 19) / 200,
+                               .vocabulary = NEXT_VOCABULARY };
+    op_case           c = case_begin(b, tokens, WIDTH);
+    float            *table = random_units(NEXT_VOCABULARY * WIDTH);
+    float             found[MOST_TOKENS * CANVAS_FINDINGS], settings[MOST_TOKENS * CANVAS_SETTINGS];
+    float             rows[MOST_TOKENS * WIDTH] = { 0 };
+    canvas_state      want[MOST_TOKENS], got[MOST_TOKENS];
+    int32_t           ids[MOST_TOKENS], computed[MOST_TOKENS];
+    tensor           *leaves[] = { graph_leaf(&c.g, AXIS_TOKENS, CANVAS_FINDINGS, 1),
+                                   graph_leaf(&c.g, AXIS_TOKENS, CANVAS_SETTINGS, 1),
+                                   graph_leaf(&c.g, AXIS_TOKENS, CANVAS_STATE, 1) };
+    c.first_span = first;
+    c.g.result = graph_canvas_next(&c.g, leaves[0], leaves[1], leaves[2], &rule);
+    c.g.further[0] = leaves[2];
+    tensor *row = graph_embed_value(&c.g, weight(&c, "w", TYPE_F32, WIDTH, NEXT_VOCABULARY, 1, table), c.g.result, 1);
+    c.g.further[1] = graph_add(&c.g, c.x, row);
+    for (size_t t = 0; t < tokens; t++)
+        want[t] = (canvas_state){ .id = (int32_t)t % NEXT_VOCABULARY, .pinned = t % 5 == 4, .likeliest = CANVAS_NONE };
+    open_plan p = plan_open(&c);
+    plan_write(&p, leaves[2], (const float *)want, tokens);
+    for (uint32_t step = 0; step <= NEXT_STEPS; step++) {
+        bool done = step > 0;
+        for (uint32_t t = 0; t < tokens; t++) {
+            const uint32_t words[] = { 77, t < first, 3u << CANVAS_BLOCK_SHIFT | step << CANVAS_STEP_SHIFT | t };
+            memcpy(settings + t * CANVAS_SETTINGS + CANVAS_KEY_0, words, sizeof words);
+            settings[t * CANVAS_SETTINGS] = 1;
+            canvas_next_found(found + t * CANVAS_FINDINGS, t, step, step == NEXT_STEPS || (step == 4 && t < first));
+        }
+        plan_write(&p, leaves[0], found, tokens);
+        plan_write(&p, leaves[1], settings, tokens);
+        for (size_t at = 0; at < tokens && step; at += at < first ? first : tokens - first)
+            done &= canvas_next_expected(&rule, at < first ? first : tokens - first, found + at * CANVAS_FINDINGS,
+                                         settings + at * CANVAS_SETTINGS, want + at);
+        CHECK(done == (step == NEXT_STEPS)); /* the test is right */
+        plan_run(&p, 3, (float *[]){ (float *)ids, (float *)got, rows },
+                 (size_t[]){ tokens * sizeof *ids, tokens * sizeof *got, tokens * WIDTH * sizeof *rows });
+        for (size_t t = 0; t < tokens; t++) {
+            CHECK_MESSAGE(!memcmp(&got[t], &want[t], sizeof *got) && ids[t] == want[t].id,
+                          "step %u, position %zu: id %d, likeliest %d, same for %u; expected %d, %d, %u", step, t,
+                          ids[t], got[t].likeliest, got[t].same, want[t].id, want[t].likeliest, want[t].same);
+            if (!b->gpu || !done) computed[t] = ids[t];
+            CHECK_MESSAGE(rows[t * WIDTH] == case_input(&c, t)[0] + table[computed[t] * WIDTH],
+                          "step %u: position %zu has another row", step, t);
+        }
+    }
+    plan_close(&p);
+    free(table);
+    end(&c);
+}
+
 static void test_canvas_heads(const backend *b) {
+    test_canvas_next(b, 33, 13);
+    test_canvas_next(b, 256, 140); /* more than a workgroup has threads */
+    test_canvas_next(b, 2, 1);
     test_canvas_head(b, TYPE_F32, 1, 64, 640, 30); /* three chunks on a GPU in software */
     test_canvas_head(b, TYPE_F16, 33, 33, 301,
                      0); /* one column more than a tile, and a row that is no multiple of 32 */

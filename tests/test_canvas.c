@@ -2,6 +2,7 @@
  *
  *     test_canvas [gpu] */
 
+#include "gpu/pipeline.h"
 #include "session/denoiser.h"
 #include "session/reply_parts.h"
 #include "sessions.h"
@@ -280,13 +281,110 @@ static void test_canvas_refusals(void) {
 }
 
 static void test_acceptance(void) {
-    static const float entropies[] = { 0.05f, 3, 0.02f, 0.05f, 0.02f, 0 };
-    static const bool  expected[] = { true, false, true, true, true, true };
-    bool               accepted[COUNT_OF(entropies)];
+    static const uint32_t entropies[] = { 50, 3000, 20, 50, 20, 0 };
+    static const bool     expected[] = { true, false, true, true, true, true };
+    bool                  accepted[COUNT_OF(entropies)];
     TEST("positions are accepted up to the bound");
-    canvas_accept(entropies, COUNT_OF(entropies), 0.1f,
-                  accepted); /* in order: 0, .02, .02, .05, .05; before 3 there is .14 */
+    canvas_accept(entropies, COUNT_OF(entropies), 100,
+                  accepted); /* in order: 0, 20, 20, 50, 50; before 3000 there is 140 */
     for (size_t i = 0; i < COUNT_OF(entropies); i++) CHECK(accepted[i] == expected[i]);
+}
+
+/* ---- steps that a GPU takes without the host ---- */
+
+static void watch_nothing(void *user, const gpu_submission *s) { (void)user, (void)s; }
+
+/* A canvas with text and holes behind a prompt. */
+static session_canvas *canvas_behind_prompt(gm_session *s, size_t prompt_seed) {
+    canvas_start    starts[LENGTH];
+    int32_t         prompt[20];
+    session_canvas *c = NULL;
+    gm_status       status = GM_AGAIN;
+    error           e = { 0 };
+    make_tokens(prompt, 20, (uint32_t)prompt_seed);
+    while (status == GM_AGAIN) status = gm_session_set(s, prompt, 20, why, sizeof why);
+    for (size_t i = 0; i < LENGTH; i++) starts[i] = (canvas_start){ i % 7 == 3 ? 400 : CANVAS_HOLE, true };
+    engine_enter(engine);
+    if (!status) status = session_canvas_get(s, &c, &e);
+    if (!status) status = session_canvas_begin(c, 9, 2, starts, LENGTH, &e);
+    engine_leave(engine);
+    CHECK_MESSAGE(!status, "%s%s", why, e.why);
+    return status ? NULL : c;
+}
+
+static bool canvas_step(session_canvas *c) {
+    error     e = { 0 };
+    gm_status status = GM_AGAIN;
+    while (status == GM_AGAIN) {
+        engine_enter(engine);
+        status = session_canvas_step(c, engine_deadline(engine), &e);
+        engine_leave(engine);
+    }
+    CHECK_MESSAGE(!status, "%s", e.why);
+    return !status;
+}
+
+/* The states on the GPU. */
+static void canvas_read_states(const session_canvas *c, canvas_state *states) {
+    gpu_host      *h = engine->gpu.host;
+    const uint64_t place = LENGTH * (engine->weights.config.width + CANVAS_FINDINGS) * sizeof(float);
+    const uint32_t ticket = gpu_ticket_new(h);
+    uint64_t       bytes = 0;
+    const void    *data = NULL;
+    gpu_words      words = { 0 };
+    error          e = { 0 };
+    gpu_words_begin(&words);
+    words.data[gpu_words_read(&words, c->buffer, place, LENGTH * sizeof *states)] = ticket;
+    CHECK_MESSAGE(!gpu_submit(h, words.data, words.count, &e), "%s", e.why);
+    while (!e.status && !(data = gpu_ticket_data(h, ticket, &bytes)) && !gpu_host_problem(h, &e)) gpu_host_wait(h, 100);
+    CHECK_MESSAGE(data && bytes >= LENGTH * sizeof *states, "%s", e.why);
+    if (data) memcpy(states, data, LENGTH * sizeof *states);
+    gpu_ticket_done(h, ticket);
+    free(words.data);
+}
+
+/* One step at a time, and with the next one under way: what the GPU makes of each step's findings is what we make of them. */
+static void test_ahead(void) {
+    int32_t last[LENGTH];
+    for (size_t ahead = 0; ahead < 2; ahead++) {
+        TEST(ahead ? "a step is submitted while another runs" : "the GPU decides as we do");
+        gm_session     *s = open_session(engine, GM_KV_DEFAULT, 0);
+        session_canvas *c = s ? canvas_behind_prompt(s, 40) : NULL;
+        engine->gpu.watch = ahead ? NULL : watch_nothing;
+        for (uint32_t step = 0; c && step < STEPS; step++) {
+            canvas_state ours[LENGTH], theirs[LENGTH];
+            memcpy(ours, c->numbers.states, sizeof ours);
+            if (!canvas_step(c)) break;
+            CHECK(c->numbers.step == step + 1 && c->numbers.done == (step + 1 == STEPS));
+            CHECK_MESSAGE(c->flying + c->arrived == (ahead && step + 1 < STEPS), "%zu steps are under way", c->flying);
+            if (ahead) continue;
+            canvas_read_states(c, theirs);
+            CHECK_MESSAGE(!memcmp(ours, theirs, sizeof ours), "step %u denoises another canvas", step);
+        }
+        engine->gpu.watch = NULL;
+        if (c && ahead) CHECK(!memcmp(last, c->numbers.likeliest, sizeof last));
+        if (c) memcpy(last, c->numbers.likeliest, sizeof last);
+        gm_session_free(s);
+    }
+}
+
+/* A canvas that others leave, or that ends, while a step of all is under way. */
+static void test_leaving(void) {
+    TEST("a canvas leaves while others are denoised");
+    gm_session     *s[2] = { open_session(engine, GM_KV_DEFAULT, 0), open_session(engine, GM_KV_DEFAULT, 0) };
+    session_canvas *c[2] = { canvas_behind_prompt(s[0], 41), canvas_behind_prompt(s[1], 42) };
+    int32_t         last[LENGTH];
+    for (size_t left = 0; left < 2 && c[0] && c[1]; left++) {
+        for (uint32_t step = 0; step < STEPS; step++) {
+            if (!canvas_step(c[0])) break;
+            if (left && !step) session_canvas_leave(c[1]);
+        }
+        CHECK(c[0]->numbers.done && !c[0]->flying && c[1]->arrived == (left ? 0 : 2));
+        if (left) CHECK(!memcmp(last, c[0]->numbers.likeliest, sizeof last));
+        memcpy(last, c[0]->numbers.likeliest, sizeof last);
+        for (size_t i = 0; i < 2 && !left; i++) canvas_behind_prompt(s[i], 41 + i);
+    }
+    for (size_t i = 0; i < 2; i++) gm_session_free(s[i]);
 }
 
 static gm_engine *open_diffusion(bool gpu) {
@@ -316,12 +414,90 @@ static void test_same_everywhere(void) {
     gm_engine_close(cpu);
 }
 
+/* ---- a model that settles ---- */
+
+static void scale_tensor(uint8_t *bytes, size_t count, float factor) {
+    for (size_t i = 0; i < count; i++) {
+        float value;
+        memcpy(&value, bytes + i * sizeof value, sizeof value);
+        value *= factor;
+        memcpy(bytes + i * sizeof value, &value, sizeof value);
+    }
+}
+
+/* tiny-diffusion, changed so that its denoising settles as that of a trained model does. Its layers change a token less, so a token that fits is
+ * sure of itself; every other embedding is 0, so those are noise. More positions are accepted in every step, and rounding does not
+ * grow from step to step. */
+static uint8_t *settling_model(size_t *length) {
+    uint8_t *data = NULL;
+    gguf    *g = NULL;
+    error    e = { 0 };
+    FILE    *file = fopen("tests/fixtures/tiny-diffusion.gguf", "rb");
+    CHECK(file && !fseek(file, 0, SEEK_END));
+    if (!file) return NULL;
+    *length = (size_t)ftell(file);
+    rewind(file);
+    data = malloc(*length);
+    CHECK(data && fread(data, 1, *length, file) == *length);
+    fclose(file);
+    CHECK_MESSAGE(!gguf_open_memory(data, *length, &g, &e), "%s", e.why);
+    for (size_t i = 0; g && i < gguf_tensor_count(g); i++) {
+        const gguf_tensor *t = gguf_tensor_at(g, i);
+        uint8_t           *bytes = data + ((const uint8_t *)gguf_tensor_data(g, t) - data);
+        char               name[80];
+        snprintf(name, sizeof name, "%.*s", STR_ARGS(t->name));
+        if (strstr(name, "post_attention_norm") || strstr(name, "post_ffw_norm")) scale_tensor(bytes, t->count, 0.25f);
+        if (!strcmp(name, "output_norm.weight")) scale_tensor(bytes, t->count, 2);
+        const size_t row = (size_t)(t->bytes / t->ne[1]);
+        for (size_t id = 1; id < t->ne[1] && !strcmp(name, "token_embd.weight"); id += 2)
+            memset(bytes + id * row, 0, row);
+    }
+    gguf_free(g);
+    return data;
+}
+
+/* Whole answers with as many steps as it takes: several blocks, each of which stops by itself. */
+static void test_settling(void) {
+    enum { SEEDS = 4, BLOCKS = 2 };
+    gm_engine *engines[2], *first = engine;
+    size_t     length = 0;
+    TEST("a model that settles gives the same answers on the CPU and on the GPU");
+    uint8_t *file = settling_model(&length);
+    for (size_t i = 0; i < 2; i++)
+        engines[i] = open_engine(&(gm_engine_options){
+            .data = file, .data_size = length, .backend = i ? GM_BACKEND_GPU : GM_BACKEND_CPU, .precise = true });
+    for (uint32_t seed = 1; seed <= SEEDS && engines[0] && engines[1]; seed++) {
+        written     w[2];
+        gm_sampling sampling;
+        gm_sampling_default(engines[0], &sampling);
+        sampling.seed = seed;
+        const gm_reply_options options = { .sampling = &sampling, .max_tokens = BLOCKS * LENGTH };
+        for (size_t i = 0; i < 2; i++) {
+            engine = engines[i];
+            w[i] = answer(50 + seed, &options);
+        }
+        CHECK(w[0].status == GM_DONE && w[1].status == GM_DONE && w[0].length > 0);
+        CHECK_MESSAGE(w[0].stats.steps == w[1].stats.steps && w[0].stats.blocks == w[1].stats.blocks,
+                      "seed %u: %zu and %zu steps", seed, w[0].stats.steps, w[1].stats.steps);
+        CHECK_MESSAGE(w[0].length == w[1].length && !memcmp(w[0].text, w[1].text, w[0].length),
+                      "seed %u: '%.*s' and '%.*s'", seed, (int)w[0].length, w[0].text, (int)w[1].length, w[1].text);
+        CHECK_MESSAGE(w[0].stats.steps > 2 * w[0].stats.blocks && w[0].stats.steps < 24 * w[0].stats.blocks,
+                      "seed %u: %zu steps of %zu blocks", seed, w[0].stats.steps, w[0].stats.blocks);
+    }
+    engine = first;
+    for (size_t i = 0; i < 2; i++) gm_engine_close(engines[i]);
+    free(file);
+}
+
 int main(int argc, char **argv) {
     const bool gpu = argc > 1 && !strcmp(argv[1], "gpu");
     engine = open_diffusion(gpu);
     if (!engine) return test_end();
     test_blocks();
     if (gpu) test_same_everywhere();
+    if (gpu) test_settling();
+    if (gpu) test_ahead();
+    if (gpu) test_leaving();
     test_canvases_together();
     test_pins();
     test_end_of_turn();

@@ -288,13 +288,15 @@ static void test_draws(gpu_host *h) {
 /* The head of a canvas with a quantised table, whose scores are computed in 8 bits. */
 static void test_canvas_head_check(gpu_host *h) {
     enum { WIDTH = 512, ROWS = 640, BLOCK = 210, DATA = WIDTH / 256 * ROWS * BLOCK };
-    static uint8_t     data[DATA];
-    self_check_options options = quick_check;
-    subject            s;
-    graph              g = { .batched = true };
-    error              e = { 0 };
-    spoiler            none = { 0 }, wrong = { .what = "Q6_K head of a canvas", .times = 1, .add = 1000 };
-    size_t             count = 0;
+    static uint8_t           data[DATA];
+    self_check_options       options = quick_check;
+    subject                  s;
+    graph                    g = { .batched = true };
+    error                    e = { 0 };
+    static const char *const what[] = { "Q6_K head of a canvas", "Q6_K embeddings" };
+    const canvas_rule        rule = { .units = 1, .vocabulary = ROWS };
+    spoiler                  none = { 0 };
+    size_t                   count = 0;
     for (uint32_t i = 0; i < DATA; i++) {
         data[i] = (uint8_t)(i * 2654435761u >> 13);
         if (i % BLOCK >= BLOCK - 2) data[i] = i % BLOCK == BLOCK - 1 ? 0x08 : 0; /* the block's scale */
@@ -303,13 +305,20 @@ static void test_canvas_head_check(gpu_host *h) {
     if (!open_sampler(&s)) return;
     tensor *table = graph_weight(&g, "t", TYPE_Q6_K, (uint64_t[]){ WIDTH, ROWS, 1 }, data);
     tensor *soft = graph_leaf(&g, AXIS_TOKENS, WIDTH, 1), *settings = graph_leaf(&g, AXIS_TOKENS, CANVAS_SETTINGS, 1);
-    g.result = graph_canvas_head(&g, table, graph_embed(&g, table, 1), settings, soft, 30, 1);
+    tensor *before = graph_leaf(&g, AXIS_TOKENS, CANVAS_FINDINGS, 1),
+           *state = graph_leaf(&g, AXIS_TOKENS, CANVAS_STATE, 1);
+    tensor *ids = graph_canvas_next(&g, before, settings, state, &rule);
+    g.result = graph_canvas_head(&g, table, graph_embed_value(&g, table, ids, 1), settings, soft, 30, 1);
     CHECK_MESSAGE(!g.problem.status, "%s", g.problem.why);
     options.canvas = &g;
     options.canvas_length = 64;
     CHECK_MESSAGE(run_self_check(h, &s, &options, &none, &count, &e) == GM_OK, "%s", e.why);
-    CHECK(run_self_check(h, &s, &options, &wrong, &count, &e) == GM_NO_DEVICE);
-    CHECK_MESSAGE(strstr(e.why, wrong.what), "%s", e.why);
+    for (size_t i = 0; i < COUNT_OF(what); i++) {
+        spoiler wrong = { .what = what[i], .times = 1, .add = 1000 };
+        e = (error){ 0 };
+        CHECK_MESSAGE(run_self_check(h, &s, &options, &wrong, &count, &e) == GM_NO_DEVICE, "%s", what[i]);
+        CHECK_MESSAGE(strstr(e.why, what[i]), "%s", e.why);
+    }
     graph_free(&g);
     close_subject(&s);
 }

@@ -2,8 +2,9 @@
 //
 //   weights  one tile of the table: `rows` rows of k, starting with first_row (weights.wgsl)
 //   y        f32, token t at y_offset + t · y_token_stride
-//   run      the records have the ids, or with BY_POSITION the positions that stand for them; ids of other tiles are skipped, so one dispatch per tile fills every token. Ids from 2^31 on
+//   run      the records have the ids, or with BY position the positions that stand for them; ids of other tiles are skipped, so one dispatch per tile fills every token. Ids from 2^31 on
 //            have no row: with GIVEN the host has written y, otherwise row 0 is used
+//   ids      with BY value, these are the ids
 //   dispatch (4 · chunks of a row / 64, tokens), 8 values per thread
 
 #include "weights.wgsl"
@@ -20,6 +21,9 @@ override y_token_stride: u32;
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 @group(0) @binding(2) var<storage, read>       run: Run;
+#if BY == value
+@group(0) @binding(3) var<storage, read_write> ids: array<u32>;
+#endif
 
 fn store_quad(token: u32, quad: u32, v: vec4<f32>) {
     let at = y_offset + token * y_token_stride + 4u * quad;
@@ -35,10 +39,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let part   = id.x % 4u;
     let token  = id.y;
     if (chunk >= chunks || token >= run.tokens) { return; }
-#if BY_POSITION
-    var token_id = run.records[token].position;
+#if BY == value
+    var token_id = ids[token];
 #else
-    var token_id = run.records[token].id;
+    var token_id = run.records[token].${BY};
 #endif
 #if GIVEN
 #else

@@ -194,12 +194,14 @@ gm_status check_accept(check_state *c, const gguf_tensor *want, const char *rest
     if (want->type != TYPE_I32 || want->count != n)
         return fail(e, GM_BAD_ARGUMENT, "the expectation is %s with %llu values, expected I32 with %zu",
                     want->format->name, (unsigned long long)want->count, n);
-    float *entropies = malloc(n * sizeof *entropies);
-    bool  *accepted = malloc(n * sizeof *accepted);
+    uint32_t *entropies = malloc(n * sizeof *entropies);
+    bool     *accepted = malloc(n * sizeof *accepted);
     if (entropies && accepted) {
-        const int32_t *expected = check_values_of(c->expect, want);
-        for (size_t i = 0; i < n; i++) entropies[i] = c->canvas->findings[step][i * CANVAS_FINDINGS + CANVAS_ENTROPY];
-        canvas_accept(entropies, n, c->engine->weights.config.canvas.entropy_bound, accepted);
+        const int32_t    *expected = check_values_of(c->expect, want);
+        const canvas_rule rule = model_canvas_rule(&c->engine->weights.config);
+        for (size_t i = 0; i < n; i++)
+            entropies[i] = canvas_units(&rule, c->canvas->findings[step][i * CANVAS_FINDINGS + CANVAS_ENTROPY]);
+        canvas_accept(entropies, n, rule.bound, accepted);
         for (size_t i = 0; i < n; i++) differ += accepted[i] != (expected[i] != 0);
         result->error = (double)differ / (double)n;
     }

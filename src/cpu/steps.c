@@ -1,6 +1,7 @@
 #include "cpu/steps_parts.h"
 
 #include "cpu/canvas_head.h"
+#include "cpu/canvas_next.h"
 #include "cpu/sound_rows.h"
 
 #include <math.h>
@@ -259,6 +260,7 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
         case OP_ATTENTION: return attention_tasks(s, c);
         case OP_LORA_SHRINK: return split_of_shrink(s, c).tasks;
         case OP_CANVAS_HEAD: return cpu_canvas_head_tasks(s, c);
+        case OP_CANVAS_NEXT: return 1;
         default: break;
         }
     }
@@ -396,7 +398,9 @@ static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
 /* A row of the table, or a soft token. */
 static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
     const tensor *table = o->in[0];
-    const int32_t id = o->by_position ? (int32_t)c->in->run.records[t].position : c->in->run.records[t].id;
+    const int32_t id = o->in[1]         ? *(const int32_t *)row_at(c, o->in[1], t)
+                       : o->by_position ? (int32_t)c->in->run.records[t].position
+                                        : c->in->run.records[t].id;
     float        *out = row_at(c, o->out, t);
     if (id < 0 && o->given) {
         memcpy(out, c->in->run.given + (size_t)(-1 - id) * n, n * sizeof *out);
@@ -411,6 +415,16 @@ static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
 /* Row r of the second input of ADD and MUL: of a value, or the vector that all rows share. */
 static const float *pair_at(const cpu_context *c, const tensor *b, size_t r) {
     return b->kind == TENSOR_WEIGHT ? b->data : row_at(c, b, r);
+}
+
+/* The canvases of a run, one after the other. */
+static void run_canvas_next(const op *o, const cpu_context *c) {
+    const token_record *records = c->in->run.records;
+    canvas_state       *states = (canvas_state *)value_at(c, o->in[2]);
+    int32_t            *ids = (int32_t *)value_at(c, o->out);
+    for (size_t t = 0; t < c->in->run.tokens; t += records[t].span_count)
+        canvas_next(&o->rule, records[t].span_count, row_at(c, o->in[0], t), row_at(c, o->in[1], t), states + t, NULL);
+    for (size_t t = 0; t < c->in->run.tokens; t++) ids[t] = states[t].id;
 }
 
 /* The row of an output's token, or the mean of that row of several tokens. */
@@ -539,5 +553,6 @@ void cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *sc
     else if (s->kind == STEP_OP && s->op->kind == OP_ATTENTION) run_attention(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_LORA_SHRINK) run_shrink(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_CANVAS_HEAD) cpu_canvas_head_run(s, c, task, scratch);
+    else if (s->kind == STEP_OP && s->op->kind == OP_CANVAS_NEXT) run_canvas_next(s->op, c);
     else run_rows(s, c, task);
 }

@@ -261,8 +261,15 @@ gm_status gpu_plan_pass(gpu_plan *to, const tensor *leaf, const gpu_plan *from, 
  * again. */
 gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, size_t first, const float *data, size_t entries,
                               error *e);
-/* Copies them from the beginning of another buffer (`in`), or to it: between the runs that were submitted before and later. */
-gm_status gpu_plan_copy_leaf(gpu_plan *p, const tensor *leaf, size_t first, size_t entries, gpu_id other, bool in,
-                             error *e);
+/* Entries of a leaf or a result of the plan, from `first` on, and where they go in another buffer, or come from. */
+typedef struct {
+    const tensor *value;
+    size_t        first, entries;
+    gpu_id        buffer;
+    uint64_t      offset;
+} gpu_value_copy;
+
+/* Copies them to the plan (`in`) or from it: between the runs that were submitted before and later. */
+gm_status gpu_plan_copy_values(gpu_plan *p, const gpu_value_copy *copies, size_t count, bool in, error *e);
 
 #endif

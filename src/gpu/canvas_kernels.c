@@ -189,3 +189,16 @@ gpu_kernel gpu_canvas_finish_kernel(const gpu_info *info, const gpu_canvas_job *
     kernel_bind(&k, BIND_RUN);
     return k;
 }
+
+gpu_kernel gpu_canvas_next_kernel(const canvas_rule *rule) {
+    gpu_kernel k = { .file = "canvas_next.wgsl", .x = 1, .y = 1, .z = 1 };
+    kernel_constant(&k, "units", rule->units);
+    kernel_constant(&k, "bound", rule->bound);
+    kernel_constant(&k, "stability", rule->stability);
+    kernel_constant(&k, "confidence", rule->confidence);
+    kernel_constant(&k, "vocabulary", rule->vocabulary);
+    for (int i = 0; i < 3; i++) kernel_bind(&k, BIND_IN + i);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    return k;
+}

@@ -1,4 +1,4 @@
-/* Kernels of CANVAS_HEAD: some for each chunk of the table's rows, and one at the end. */
+/* Kernels of CANVAS_HEAD: some for each chunk of the table's rows, and one at the end; and that of CANVAS_NEXT. */
 
 #ifndef GM_GPU_CANVAS_KERNELS_H
 #define GM_GPU_CANVAS_KERNELS_H
@@ -27,5 +27,7 @@ void gpu_canvas_kernels(gpu_kernel out[CANVAS_KERNELS], const gpu_info *info, co
                         uint32_t chunk);
 /* Comes after all chunks. */
 gpu_kernel gpu_canvas_finish_kernel(const gpu_info *info, const gpu_canvas_job *job);
+
+gpu_kernel gpu_canvas_next_kernel(const canvas_rule *rule);
 
 #endif

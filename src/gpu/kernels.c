@@ -1,5 +1,6 @@
 #include "gpu/kernels.h"
 
+#include "gpu/canvas_kernels.h"
 #include "gpu/gradient_kernels.h"
 #include "gpu/kernel_build.h"
 #include "graph/fuse.h"
@@ -487,6 +488,7 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
     case OP_EXPERT_SUM: *out = expert_sum_kernel(o, tokens); return check_whole(o, e);
     case OP_LORA_SHRINK: *out = o->in[1] ? lora_shrink_kernel(o, count) : lora_look_up_kernel(o, count); return GM_OK;
     case OP_LORA_EXPAND: *out = lora_expand_kernel(o, count); return GM_OK;
+    case OP_CANVAS_NEXT: *out = gpu_canvas_next_kernel(&o->rule); return GM_OK;
     default: return gpu_gradient_kernel(o, count, out, e);
     }
 }

@@ -11,8 +11,8 @@
 #include "gpu/matmul.h"
 #include "gpu/plan_binds.h"
 
-/* RMS_NORM, ROPE_TABLE, ROPE, GEGLU, ADD, SCALE, SOFTCAP, ROUTE, EXPERT_SUM, LORA_SHRINK, LORA_EXPAND, SELECT_ROWS and TOKEN_SUM:
- * one dispatch. */
+/* RMS_NORM, ROPE_TABLE, ROPE, GEGLU, ADD, SCALE, SOFTCAP, ROUTE, EXPERT_SUM, LORA_SHRINK, LORA_EXPAND, SELECT_ROWS, TOKEN_SUM and
+ * CANVAS_NEXT: one dispatch. */
 gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e);
 
 /* ---- keys and values ---- */

@@ -286,7 +286,7 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
     *out = (gpu_kernel){ .file = "embed.wgsl" };
     weight_describe(out, job->table, &tile);
     kernel_define(out, "GIVEN", kernel_flag(job->given));
-    kernel_define(out, "BY_POSITION", kernel_flag(job->by_position));
+    kernel_define(out, "BY", job->by_value ? "value" : job->by_position ? "position" : "id");
     kernel_constant(out, "k", job->table->k);
     kernel_constant(out, "rows", tile.rows);
     kernel_constant(out, "first_row", tile.first_row);
@@ -296,6 +296,7 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
     kernel_bind(out, BIND_WEIGHTS);
     kernel_bind(out, BIND_OUT);
     kernel_bind(out, BIND_RUN);
+    if (job->by_value) kernel_bind(out, BIND_IN + 1);
     out->x = divide_up(job->table->chunks * 4, 64);
     out->y = job->tokens;
     out->z = 1;

@@ -120,13 +120,13 @@ size_t   gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const 
 uint32_t gpu_tile_rows(const gpu_info *info, const gpu_tile *tile);
 uint32_t gpu_tile_columns(const gpu_info *info, const gpu_tile *tile);
 
-/* y[t] = factor · the row of t's id or position. An id below 0 reads row 0, or is skipped if others write its row (given). */
+/* y[t] = factor · the row of t's id, its position, or a second input. An id below 0 reads row 0, or is skipped if others write its row (given). */
 typedef struct {
     const weight_layout *table;
     uint32_t             tile;
     uint32_t             tokens;
     float                factor;
-    bool                 given, by_position;
+    bool                 given, by_position, by_value;
     gpu_place            y;
 } gpu_embed_job;
 

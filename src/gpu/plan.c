@@ -195,15 +195,19 @@ gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, size_t first, con
     return plan_write(p, p->items[leaf->index].offset + first * entry, data, entries * entry, e);
 }
 
-gm_status gpu_plan_copy_leaf(gpu_plan *p, const tensor *leaf, size_t first, size_t entries, gpu_id other, bool in,
-                             error *e) {
-    const uint64_t entry = leaf->token_stride * sizeof(float), bytes = entries * entry;
-    const uint64_t place = p->items[leaf->index].offset + first * entry;
-    gpu_words      words = { 0 };
-    if (first + entries > plan_count(p, leaf)) return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this leaf");
+gm_status gpu_plan_copy_values(gpu_plan *p, const gpu_value_copy *copies, size_t count, bool in, error *e) {
+    gpu_words words = { 0 };
     gpu_words_begin(&words);
-    if (in) gpu_words_copy(&words, other, 0, plan_memory(p, place), place % p->segment, bytes);
-    else gpu_words_copy(&words, plan_memory(p, place), place % p->segment, other, 0, bytes);
+    for (const gpu_value_copy *c = copies; c < copies + count; c++) {
+        const uint64_t entry = c->value->token_stride * sizeof(float), bytes = c->entries * entry;
+        const uint64_t place = p->items[c->value->index].offset + c->first * entry, at = place % p->segment;
+        if (c->first + c->entries > plan_count(p, c->value)) {
+            free(words.data);
+            return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this value");
+        }
+        if (in) gpu_words_copy(&words, c->buffer, c->offset, plan_memory(p, place), at, bytes);
+        else gpu_words_copy(&words, plan_memory(p, place), at, c->buffer, c->offset, bytes);
+    }
     const gm_status status = words.failed ? fail_memory(e, "a command list", words.count * sizeof(uint32_t))
                                           : gpu_submit(p->backend->host, words.data, words.count, e);
     free(words.data);

@@ -248,6 +248,7 @@ static gm_status record_embed(op_recorder *r, error *e) {
                                     .factor = o->factor,
                                     .given = o->given,
                                     .by_position = o->by_position,
+                                    .by_value = o->in[1] != NULL,
                                     .y = plan_place(o->out) };
         gpu_embed_kernel(&k, gpu_host_info(p->backend->host), &job);
         r->table[BIND_WEIGHTS] = (gpu_binding){ 0, w->tiles[tile], 0, weight_tile_of(&w->layout, tile).bytes };

@@ -31,6 +31,7 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_TOKEN_SUM] = "token_sum",
     [OP_LEAF] = "leaf",
     [OP_CANVAS_HEAD] = "canvas_head",
+    [OP_CANVAS_NEXT] = "canvas_next",
     [OP_MATMUL_EXPERTS] = "matmul_experts",
     [OP_EXPERT_SUM] = "expert_sum",
     [OP_MATMUL_BACK] = "matmul_back",
@@ -142,6 +143,16 @@ tensor *graph_embed_or_given(graph *g, tensor *table, float factor) {
 
 tensor *graph_embed_position(graph *g, tensor *table, float factor) {
     return append_embed(g, table, (op){ .factor = factor, .by_position = true });
+}
+
+static bool canvas_value_fits(const tensor *t, uint64_t n) {
+    return t->axis == AXIS_TOKENS && t->ne[0] == n && t->ne[1] == 1 && tensor_is_contiguous(t);
+}
+
+tensor *graph_embed_value(graph *g, tensor *table, tensor *ids, float factor) {
+    if (!table || !ids) return NULL;
+    return graph_append(g, canvas_value_fits(ids, 1), (op){ .kind = OP_EMBED, .in = { table, ids }, .factor = factor },
+                        AXIS_TOKENS, table->ne[0], 1);
 }
 
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps) {
@@ -370,13 +381,19 @@ tensor *graph_leaf(graph *g, tensor_axis axis, uint64_t n, uint64_t rows) {
 
 tensor *graph_canvas_head(graph *g, tensor *table, tensor *x, tensor *settings, tensor *soft, float cap, float factor) {
     if (!table || !x || !settings || !soft) return NULL;
-    const bool fits = table->ne[0] == x->ne[0] && x->ne[1] == 1 && tensor_is_contiguous(x) && x->axis == AXIS_TOKENS &&
-                      tensor_same_shape(x, soft) && tensor_is_contiguous(soft) && settings->axis == AXIS_TOKENS &&
-                      settings->ne[0] == CANVAS_SETTINGS && settings->ne[1] == 1 && tensor_is_contiguous(settings) &&
-                      cap >= 0;
+    const bool fits = canvas_value_fits(x, table->ne[0]) && canvas_value_fits(soft, table->ne[0]) &&
+                      canvas_value_fits(settings, CANVAS_SETTINGS) && cap >= 0;
     return graph_append(
         g, fits, (op){ .kind = OP_CANVAS_HEAD, .in = { table, x, settings, soft }, .factor = factor, .most = cap },
         AXIS_TOKENS, CANVAS_FINDINGS, 1);
+}
+
+tensor *graph_canvas_next(graph *g, tensor *findings, tensor *settings, tensor *state, const canvas_rule *rule) {
+    if (!findings || !settings || !state) return NULL;
+    const bool fits = canvas_value_fits(findings, CANVAS_FINDINGS) && canvas_value_fits(settings, CANVAS_SETTINGS) &&
+                      canvas_value_fits(state, CANVAS_STATE);
+    return graph_append(g, fits, (op){ .kind = OP_CANVAS_NEXT, .in = { findings, settings, state }, .rule = *rule },
+                        AXIS_TOKENS, 1, 1);
 }
 
 tensor *graph_view(graph *g, tensor *x, bool fits, uint64_t offset, uint64_t n, uint64_t rows, uint64_t row_stride) {

@@ -18,8 +18,9 @@
 
 /* The ops. in = [a, b, c] below; every value is f32 unless said otherwise.
  *
- *   EMBED           the row of the table a that the token's id, or its position, names, times factor. An id below 0 is a soft token:
- *                   row −1−id of the rows that the run passes in, unscaled, if the op takes given rows; otherwise row 0
+ *   EMBED           the row of the table a that the token's id, its position, or a value b [1] (i32 bits) names, times factor. An id
+ *                   below 0 is a soft token: row −1−id of the rows that the run passes in, unscaled, if the op takes given rows;
+ *                   otherwise row 0
  *   RMS_NORM        a / sqrt(mean(a²) + eps) · b      over each row; b may be NULL
  *   LAYER_NORM      (a − mean(a)) / sqrt(variance(a) + eps) · b + c   over each row; c may be NULL
  *   MATMUL          weights a [k, m], values b [k]  →  [m]
@@ -64,6 +65,11 @@
  *                   nats, and the largest p;  d = factor · Σ_v p_v · a_v. Goes over the table once, a tile at a time, and rescales its sums
  *                   when a larger z appears. It draws the v with the largest z_v − ln(−ln(1 − u)), u = (w + ½) / 2^32, where w is word
  *                   v mod 4 of Philox, counter [v / 4, draw, 0, CANVAS_STREAM], key of the settings
+ *   CANVAS_NEXT     the canvas that a step denoises; each span is one. Findings a of the step before, settings b of this one, and a leaf c
+ *                   (canvas_state) that it writes  →  [1]: the ids, as i32 bits. In step 0 and at pinned positions that of c. Otherwise the
+ *                   one that was drawn, if the entropies before it in ascending order add up to at most the bound; if not, a random
+ *                   one: word 0 of Philox, counter [0, draw, 1, CANVAS_STREAM], times vocabulary / 2^32. If every canvas of the run is
+ *                   done (canvas_rule), a GPU computes nothing more: the run was submitted before the host knew
  *
  * Ops of training. d is the gradient of the result of the op that the name begins with; backward.h appends them.
  *
@@ -124,6 +130,7 @@ typedef enum {
     OP_TOKEN_SUM,
     OP_LEAF,
     OP_CANVAS_HEAD,
+    OP_CANVAS_NEXT,
     OP_MATMUL_BACK,
     OP_MATMUL_EXPERTS_BACK,
     OP_RMS_NORM_BACK,
@@ -193,23 +200,34 @@ static inline bool tensor_same_weight(const tensor *a, const tensor *b) {
 
 typedef enum { GATE_NONE, GATE_PAIR, GATE_VALUE } op_gate;
 
+/* How CANVAS_NEXT decides. Entropies are rounded to units, so that every backend adds them up to the same sum, in any order. */
 typedef struct {
-    op_kind  kind;
-    tensor  *out;
-    tensor  *in[OP_INPUTS];
-    float    factor;      /* as the list above says; eps of the norms */
-    float    least, most; /* CLAMP; PRODUCTS that clip: of the input */
-    uint32_t layer;       /* KV_STORE, ATTENTION: whose cache */
-    uint32_t window;      /* KV_STORE, ATTENTION; 0: a full layer */
-    bool     given;       /* EMBED */
-    bool     by_position; /* EMBED: the position names the row, not the id */
-    uint32_t count;       /* SELECT_ROWS; taps of CONV_TOKENS, reach of LOCAL_ATTENTION */
-    uint32_t channels;    /* CONV_GRID: of the input */
-    uint32_t used;        /* ROUTE and the expert ops; 0 in the LORA ops: they have no experts */
-    uint32_t rank, slots; /* the LORA ops */
-    uint32_t slot;        /* LORA_GRADIENT, ADAMW: whose parameters */
-    uint32_t stream;      /* DROPOUT */
-    tensor  *sum; /* a second result: of ATTENTION, the logarithms of the softmax's sums; of fused ops, see fuse.h */
+    uint32_t units; /* in a nat; a power of two */
+    uint32_t bound; /* of the sum of entropies before an accepted position, in units */
+    uint32_t stability,
+        confidence; /* a canvas is done if the likeliest ids have stayed the same for so many steps, and the mean
+                                     * entropy of positions that are not pinned is below so many units */
+    uint32_t vocabulary;
+} canvas_rule;
+
+typedef struct {
+    op_kind     kind;
+    tensor     *out;
+    tensor     *in[OP_INPUTS];
+    float       factor;      /* as the list above says; eps of the norms */
+    float       least, most; /* CLAMP; PRODUCTS that clip: of the input */
+    uint32_t    layer;       /* KV_STORE, ATTENTION: whose cache */
+    uint32_t    window;      /* KV_STORE, ATTENTION; 0: a full layer */
+    bool        given;       /* EMBED */
+    bool        by_position; /* EMBED: the position names the row, not the id */
+    uint32_t    count;       /* SELECT_ROWS; taps of CONV_TOKENS, reach of LOCAL_ATTENTION */
+    uint32_t    channels;    /* CONV_GRID: of the input */
+    uint32_t    used;        /* ROUTE and the expert ops; 0 in the LORA ops: they have no experts */
+    uint32_t    rank, slots; /* the LORA ops */
+    uint32_t    slot;        /* LORA_GRADIENT, ADAMW: whose parameters */
+    uint32_t    stream;      /* DROPOUT */
+    canvas_rule rule;        /* CANVAS_NEXT */
+    tensor     *sum; /* a second result: of ATTENTION, the logarithms of the softmax's sums; of fused ops, see fuse.h */
     /* fused ops */
     float   eps, weight_factor, cap;
     bool    normed, factored;
@@ -245,6 +263,7 @@ tensor *graph_weight(graph *g, const char *name, quant_type type, const uint64_t
 tensor *graph_embed(graph *g, tensor *table, float factor);
 tensor *graph_embed_or_given(graph *g, tensor *table, float factor);
 tensor *graph_embed_position(graph *g, tensor *table, float factor);
+tensor *graph_embed_value(graph *g, tensor *table, tensor *ids, float factor);
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps);                 /* weight NULL: none */
 tensor *graph_layer_norm(graph *g, tensor *x, tensor *weight, tensor *bias, float eps); /* bias NULL: none */
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x);
@@ -288,11 +307,22 @@ tensor *graph_select_means(graph *g, tensor *x, uint32_t count);
 tensor *graph_token_sum(graph *g, tensor *x);
 tensor *graph_leaf(graph *g, tensor_axis axis, uint64_t n, uint64_t rows);
 
-/* Of a position of a canvas, for CANVAS_HEAD; all but the first are bits of u32. */
-enum { CANVAS_INVERSE, CANVAS_KEY_0, CANVAS_KEY_1, CANVAS_DRAW, CANVAS_SETTINGS }; /* t = 1 / temperature; `draw` */
+/* Of a position of a canvas; all but the first are bits of u32. t = 1 / temperature; `draw` is different in every block, step and position. */
+enum { CANVAS_INVERSE, CANVAS_KEY_0, CANVAS_KEY_1, CANVAS_DRAW, CANVAS_SETTINGS };
+enum { CANVAS_STEP_SHIFT = 10, CANVAS_BLOCK_SHIFT = 20 }; /* the bits of `draw`: the position is in the lowest */
 enum { CANVAS_LIKELIEST, CANVAS_DRAWN, CANVAS_ENTROPY, CANVAS_LARGEST, CANVAS_FINDINGS };
 #define CANVAS_STREAM 0x63616e76u
 
+/* What CANVAS_NEXT keeps of a position from step to step. */
+typedef struct {
+    int32_t  id; /* that the step denoises */
+    uint32_t pinned;
+    int32_t  likeliest; /* of the step before; CANVAS_NONE: there was none */
+    uint32_t same;      /* for how many steps the canvas's likeliest ids have stayed the same */
+} canvas_state;
+enum { CANVAS_NONE = -1, CANVAS_STATE = sizeof(canvas_state) / sizeof(float) };
+
+tensor *graph_canvas_next(graph *g, tensor *findings, tensor *settings, tensor *state, const canvas_rule *rule);
 tensor *graph_canvas_head(graph *g, tensor *table, tensor *x, tensor *settings, tensor *soft, float cap, float factor);
 
 /* The i-th result: the result itself, then the further ones; NULL if there are fewer. */

@@ -106,13 +106,19 @@ typedef struct {
  * Of a diffusion model this is the encoder, which reads text into keys and values. */
 gm_status model_text_graph(const model *m, const model_adapters *adapters, graph *out, error *e);
 
-/* The denoiser of a diffusion model, for canvases that are spans of one run. The canvas' tokens are the records' ids; what the step before
- * expected of each position is in the leaf `soft`, which the run overwrites with what it expects itself. Begin with zeros there. */
+/* A step of the denoiser of a diffusion model, for canvases that are spans of one run. What a step leaves to the next one are three values by
+ * tokens. With these, the next step needs nothing from the host but settings: CANVAS_NEXT makes its canvas. */
 typedef struct {
-    graph   g;        /* its result: what CANVAS_HEAD says of each position (graph.h) */
-    tensor *soft;     /* leaf by tokens [width] */
-    tensor *settings; /* leaf by tokens [CANVAS_SETTINGS] */
+    graph   g;        /* its result: what CANVAS_HEAD finds at each position (graph.h) */
+    tensor *settings; /* leaf [CANVAS_SETTINGS] */
+    tensor *soft;     /* leaf [width]: what the step before expected, then what this one does. Begin with zeros there */
+    tensor *state;    /* leaf of a canvas_state; the host begins it */
+    tensor *before;   /* leaf [CANVAS_FINDINGS]: what the step before found, */
+    tensor *found;    /* and this one */
 } canvas_graph;
+
+/* How the model's canvases are accepted and end. */
+canvas_rule model_canvas_rule(const model_config *c);
 
 /* With `logits`, the first result are the logits of the wanted outputs, and the second what CANVAS_HEAD says: for checks. */
 gm_status model_canvas_graph(const model *m, bool logits, canvas_graph *out, error *e);

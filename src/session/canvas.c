@@ -1,29 +1,26 @@
 #include "session/canvas.h"
 
-#include "base/random.h"
-#include "graph/graph.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEP_SHIFT = 10, BLOCK_SHIFT = 20, NOISE_STREAM = 1 };
-
 gm_status canvas_new(const model_config *config, canvas_numbers *out, error *e) {
     const size_t n = config->canvas.length;
-    *out = (canvas_numbers){ .config = config->canvas, .vocabulary = config->vocabulary, .warmth = 1 };
-    out->ids = calloc(n, sizeof *out->ids);
+    *out = (canvas_numbers){ .config = config->canvas, .rule = model_canvas_rule(config), .warmth = 1 };
+    out->states = calloc(n, sizeof *out->states);
+    out->settings = calloc(n, CANVAS_SETTINGS * sizeof *out->settings);
     out->likeliest = calloc(n, sizeof *out->likeliest);
     out->entropies = calloc(n, sizeof *out->entropies);
     out->accepted = calloc(n, sizeof *out->accepted);
     out->pinned = calloc(n, sizeof *out->pinned);
-    if (out->ids && out->likeliest && out->entropies && out->accepted && out->pinned) return GM_OK;
+    if (out->states && out->settings && out->likeliest && out->entropies && out->accepted && out->pinned) return GM_OK;
     canvas_free(out);
-    return fail_memory(e, "a canvas", n * sizeof *out->ids);
+    return fail_memory(e, "a canvas", n * sizeof *out->states);
 }
 
 void canvas_free(canvas_numbers *c) {
-    free(c->ids);
+    free(c->states);
+    free(c->settings);
     free(c->likeliest);
     free(c->entropies);
     free(c->accepted);
@@ -31,81 +28,58 @@ void canvas_free(canvas_numbers *c) {
     *c = (canvas_numbers){ 0 };
 }
 
-uint32_t canvas_draw_number(const canvas_numbers *c, size_t position) {
-    return c->block << BLOCK_SHIFT | c->step << STEP_SHIFT | (uint32_t)position;
+static float canvas_temperature(const canvas_numbers *c, uint32_t step) {
+    const float left = (float)(c->config.steps - step) / (float)c->config.steps;
+    return (c->config.coolest + (c->config.warmest - c->config.coolest) * left) * c->warmth;
 }
 
-/* A token that is as likely as any other. */
-static int32_t canvas_random_id(const canvas_numbers *c, size_t position) {
-    const uint32_t key[2] = { (uint32_t)c->seed, (uint32_t)(c->seed >> 32) };
-    uint32_t       words[4];
-    philox((uint32_t[]){ 0, canvas_draw_number(c, position), NOISE_STREAM, CANVAS_STREAM }, key, words);
-    return (int32_t)((uint64_t)words[0] * c->vocabulary >> 32);
+void canvas_set_temperature(canvas_numbers *c, float temperature) {
+    c->warmth *= temperature / canvas_temperature(c, c->step);
+}
+
+void canvas_settings(const canvas_numbers *c, uint32_t step, float *settings) {
+    const float inverse = 1 / canvas_temperature(c, step);
+    for (uint32_t i = 0; i < c->config.length; i++) {
+        float         *at = settings + i * CANVAS_SETTINGS;
+        const uint32_t words[] = { (uint32_t)c->seed, (uint32_t)(c->seed >> 32),
+                                   c->block << CANVAS_BLOCK_SHIFT | step << CANVAS_STEP_SHIFT | i };
+        at[CANVAS_INVERSE] = inverse;
+        memcpy(at + CANVAS_KEY_0, words, sizeof words);
+    }
 }
 
 void canvas_begin(canvas_numbers *c, uint64_t seed, uint32_t block, const canvas_start *start, size_t count) {
     c->seed = seed;
     c->block = block;
-    c->step = c->same = 0;
+    c->step = 0;
     c->mean = 0;
     c->done = false;
+    canvas_settings(c, 0, c->settings);
     for (size_t i = 0; i < c->config.length; i++) {
         const bool given = i < count && start[i].id != CANVAS_HOLE;
-        c->pinned[i] = given && start[i].pinned;
-        c->accepted[i] = c->pinned[i];
+        c->pinned[i] = c->accepted[i] = given && start[i].pinned;
         c->entropies[i] = 0;
-        c->ids[i] = c->likeliest[i] = given ? start[i].id : canvas_random_id(c, i);
+        c->likeliest[i] = given ? start[i].id : canvas_random_id(&c->rule, c->settings + i * CANVAS_SETTINGS);
+        c->states[i] = (canvas_state){ .id = c->likeliest[i], .pinned = c->pinned[i], .likeliest = CANVAS_NONE };
     }
-}
-
-float canvas_temperature(const canvas_numbers *c) {
-    const float left = (float)(c->config.steps - c->step) / (float)c->config.steps;
-    return (c->config.coolest + (c->config.warmest - c->config.coolest) * left) * c->warmth;
-}
-
-void canvas_accept(const float *entropies, size_t n, float bound, bool *accepted) {
-    for (size_t i = 0; i < n; i++) {
-        double before = 0;
-        for (size_t j = 0; j < n; j++) {
-            if (entropies[j] < entropies[i] || (entropies[j] == entropies[i] && j < i)) before += (double)entropies[j];
-        }
-        accepted[i] = before <= (double)bound;
-    }
-}
-
-/* What each position's findings say. Returns whether the likeliest tokens are those of the step before. */
-static bool canvas_read(canvas_numbers *c, const float *findings, int32_t *drawn) {
-    bool   same = c->step > 0;
-    double sum = 0;
-    size_t open = 0;
-    for (size_t i = 0; i < c->config.length; i++) {
-        int32_t likeliest = c->ids[i];
-        if (!c->pinned[i]) {
-            memcpy(&likeliest, findings + i * CANVAS_FINDINGS + CANVAS_LIKELIEST, sizeof likeliest);
-            memcpy(&drawn[i], findings + i * CANVAS_FINDINGS + CANVAS_DRAWN, sizeof drawn[i]);
-            c->entropies[i] = findings[i * CANVAS_FINDINGS + CANVAS_ENTROPY];
-            sum += (double)c->entropies[i];
-            open++;
-        }
-        same = same && likeliest == c->likeliest[i];
-        c->likeliest[i] = likeliest;
-    }
-    c->mean = open ? (float)(sum / (double)open) : 0;
-    return same;
 }
 
 bool canvas_take(canvas_numbers *c, const float *findings) {
-    enum { MOST = 1024 };
-    int32_t drawn[MOST];
+    double sum = 0;
+    size_t open = 0;
     for (size_t i = 0; i < c->config.length; i++) {
-        if (isnan(findings[i * CANVAS_FINDINGS + CANVAS_ENTROPY])) return false;
+        const float *found = findings + i * CANVAS_FINDINGS;
+        if (isnan(found[CANVAS_ENTROPY])) return false;
+        if (c->pinned[i]) continue;
+        memcpy(&c->likeliest[i], found + CANVAS_LIKELIEST, sizeof c->likeliest[i]);
+        c->entropies[i] = found[CANVAS_ENTROPY];
+        sum += (double)c->entropies[i];
+        open++;
     }
-    c->same = canvas_read(c, findings, drawn) ? c->same + 1 : 0;
-    canvas_accept(c->entropies, c->config.length, c->config.entropy_bound, c->accepted);
+    c->mean = open ? (float)(sum / (double)open) : 0;
     c->step++;
-    for (size_t i = 0; i < c->config.length; i++) {
-        if (!c->pinned[i]) c->ids[i] = c->accepted[i] ? drawn[i] : canvas_random_id(c, i);
-    }
-    c->done = c->step >= c->config.steps || (c->same >= c->config.stability && c->mean < c->config.confidence);
+    canvas_settings(c, c->step, c->settings);
+    c->done = canvas_next(&c->rule, c->config.length, findings, c->settings, c->states, c->accepted) ||
+              c->step >= c->config.steps;
     return true;
 }

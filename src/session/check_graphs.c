@@ -187,9 +187,21 @@ static tensor *mix(check_builder *b, size_t experts_at) {
     return o->kind == OP_MIX ? graph_add(b->g, norm(b, view(b, MIX_A)), norm(b, sum)) : sum;
 }
 
+/* The ids of a canvas, for the embedding of these: it covers both. The entropies are so high that all ids but one are random; that one is 0, as
+ * the likeliest and the drawn ones are. Noise as settings: any key and step will do. */
+static tensor *canvas_ids(check_builder *b, uint32_t vocabulary) {
+    const canvas_rule rule = { .units = 1 << 16, .bound = 1 << 10, .stability = 1, .vocabulary = vocabulary };
+    tensor           *entropies = graph_embed(b->g, check_noise(b, 2, TABLE_ROWS, 0.5f, 1), 1);
+    tensor           *found = graph_concat(b->g, (tensor *[]){ graph_leaf(b->g, AXIS_TOKENS, 2, 1), entropies }, 2);
+    return graph_canvas_next(b->g, found, input(b, CANVAS_SETTINGS, AXIS_TOKENS),
+                             graph_leaf(b->g, AXIS_TOKENS, CANVAS_STATE, 1), &rule);
+}
+
 static tensor *embed(check_builder *b) {
     const op *o = &b->k->o;
     tensor   *table = check_weight(b, 0, 0, b->k->products[0].w.rows);
+    if (b->k->in[1].value)
+        return graph_embed_value(b->g, table, canvas_ids(b, (uint32_t)b->k->products[0].w.rows), 1.5f);
     if (o->by_position) return graph_embed_position(b->g, table, 1.5f);
     return o->given ? graph_embed_or_given(b->g, table, 1.5f) : graph_embed(b->g, table, 1.5f);
 }

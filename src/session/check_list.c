@@ -310,9 +310,9 @@ static void describe_embed(check *k, const op *o) {
     snprintf(k->what, sizeof k->what, "%s embeddings", quant_format_of(o->in[0]->type)->name);
 }
 
-/* Ops whose result depends on the position or on the tokens before: no token may repeat another. */
+/* Ops whose result depends on the position or on other tokens: no token may repeat another. */
 static bool is_distinct(const op *o) {
-    return o->kind == OP_CONV_TOKENS || o->kind == OP_LOCAL_ATTENTION ||
+    return o->kind == OP_CONV_TOKENS || o->kind == OP_LOCAL_ATTENTION || (o->kind == OP_EMBED && o->in[1]) ||
            (o->kind == OP_ROPE_TABLE && o->out->ne[1] > 1);
 }
 

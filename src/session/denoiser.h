@@ -5,16 +5,16 @@
  * not counted. When a session asks for a step, the canvases of other sessions that wait for one are computed in the same run, up to
  * DENOISER_CANVASES.
  *
- * What a step expects of each position, a row of the model's width, conditions the next one. These rows stay on the device, in a buffer
- * of the canvas; a run copies them into its plan and back. All functions are called between engine_enter and engine_leave. */
+ * What a step leaves to the next one (canvas_graph) stays on the device, in memory of the canvas; a run copies it into its plan and
+ * back. So a GPU goes on without the host: while a step runs, the next one is submitted. If the first one turns out to be the last, the GPU skips
+ * the other, and we drop it. All functions are called between engine_enter and engine_leave. */
 
 #ifndef GM_DENOISER_H
 #define GM_DENOISER_H
 
-#include "model/model.h"
 #include "session/canvas.h"
 
-enum { DENOISER_CANVASES = 4 };
+enum { DENOISER_CANVASES = 4, DENOISER_RUNS = 2 };
 
 typedef struct gm_engine      gm_engine;
 typedef struct gm_session     gm_session;
@@ -24,12 +24,14 @@ typedef struct session_canvas session_canvas;
 struct session_canvas {
     canvas_numbers  numbers;
     gm_session     *session;
-    session_canvas *next;   /* of the denoiser */
-    float          *soft;   /* [length, width] on the CPU; NULL: */
-    uint32_t        buffer; /* the same on the GPU */
-    bool            begun;  /* `soft` is what a step expected; otherwise it counts as zeros */
-    enum { CANVAS_IDLE, CANVAS_WAITS, CANVAS_RUNS, CANVAS_FOUND } state;
-    double seconds; /* that its last step took */
+    session_canvas *next;    /* of the denoiser */
+    float          *memory;  /* on the CPU; NULL: */
+    uint32_t        buffer;  /* the same on the GPU: soft [length, width], findings, states */
+    bool            active;  /* wants more steps than it has */
+    size_t          flying;  /* steps that are under way, */
+    size_t          arrived; /* and steps that have been computed, but not taken */
+    float          *found;   /* [DENOISER_RUNS, length, CANVAS_FINDINGS] of the latter, first come first */
+    double          seconds; /* that the last step took */
 };
 
 /* For the engine of a diffusion model, once its weights are known. */

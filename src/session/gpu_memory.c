@@ -38,7 +38,7 @@ static gm_status canvas_bytes(const graph *canvas, const gpu_budget *text, const
         if (!gpu_budget_weight(text, own.weights[i].weight)) *out += own.weights[i].bytes;
     }
     gpu_budget_free(&own);
-    *out += (uint64_t)config->canvas.length * config->width * sizeof(float);
+    *out += (uint64_t)config->canvas.length * (config->width + CANVAS_FINDINGS + CANVAS_STATE) * sizeof(float);
     *out += gpu_canvas_most_bytes(config->width, config->vocabulary, config->canvas.length);
     return budget_plan(canvas, config->canvas.length, out, e);
 }
