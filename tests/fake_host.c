@@ -129,6 +129,14 @@ gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu
     return GM_OK;
 }
 
+void gpu_source_free(gpu_host *h, gpu_id from) { (void)h, (void)from; }
+
+gm_status gpu_source_write(gpu_host *h, gpu_id from, uint64_t first, gpu_id buffer, uint64_t offset, uint64_t bytes,
+                           error *e) {
+    (void)h, (void)from, (void)first, (void)buffer, (void)offset, (void)bytes, (void)e;
+    return GM_OK;
+}
+
 const char *fake_host_text(const gpu_host *h, size_t index, bool *dispatched) {
     if (index >= h->text_count) return NULL;
     *dispatched = h->texts[index].dispatched;

@@ -73,8 +73,9 @@ typedef struct {
     uint64_t            peak_memory, private_memory;
     size_t              dispatches; /* per decoded token; 0 on the CPU */
     expert_statistics   experts;    /* while decoding; zeros if all are on the GPU */
-    double         copy_rate; /* of experts from main memory to the GPU, bytes per second; 0: there are no copies */
-    gpu_profile   *timed;     /* NULL: dispatches are not timed */
+    double median_seconds; /* of a decoded token on the GPU: with a cache of experts, of one that misses none, or few */
+    double copy_rate;      /* of experts from main memory to the GPU, bytes per second; 0: there are no copies */
+    gpu_profile   *timed;  /* NULL: dispatches are not timed */
     bench_profile  profile;
     bench_parallel parallel;
     bench_train    train;
@@ -195,13 +196,25 @@ static gm_status next_token(gm_session *session, const gm_sampling *greedy, size
 }
 
 /* N times: computes the token picked last and picks the next. Tokens that end an answer do not stop it. */
+static int compare_seconds(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static gm_status follow_choices(bench *b, gm_session *session, const gm_sampling *greedy, error *e) {
     gm_status status = GM_OK;
+    double   *seconds = calloc(b->decode + 1, sizeof *seconds), last = clock_seconds();
+    if (!seconds) return fail_memory(e, "the times of tokens", b->decode * sizeof *seconds);
     for (size_t i = 0; status == GM_OK && i < b->decode; i++) {
         int32_t chosen;
         status = next_token(session, greedy, b->decode - i, &chosen, e);
         if (status == GM_OK && i + 1 < b->decode) status = session_hold(session, chosen, e);
+        seconds[i] = clock_seconds() - last;
+        last += seconds[i];
     }
+    qsort(seconds, b->decode, sizeof *seconds, compare_seconds);
+    b->median_seconds = seconds[b->decode / 2];
+    free(seconds);
     return status;
 }
 
@@ -401,6 +414,7 @@ static int bench_print_json(const bench *b, const char *name) {
         report_count(&r, "loaded", b->experts.loaded);
         report_count(&r, "from_copies", b->experts.restored);
         report_count(&r, "ahead", b->experts.ahead);
+        report_number(&r, "median_token_seconds", b->median_seconds);
         report_number(&r, "copy_gigabytes_per_second", b->copy_rate / 1e9);
         report_close(&r, '}');
     }

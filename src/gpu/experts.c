@@ -22,7 +22,6 @@ void expert_cache_free(gpu_backend *b) {
     if (!c) return;
     gpu_lanes_clear(b, &c->lanes);
     expert_kept_free(b);
-    free(c->job.copies.data);
     for (size_t i = 0; i < c->layer_count; i++) expert_layer_free(&c->layers[i]);
     if (c->table) gpu_buffer_free(b->host, c->table);
     if (c->lanes.buffer) gpu_buffer_free(b->host, c->lanes.buffer);
@@ -213,8 +212,6 @@ static void expert_job_drop(gpu_backend *b) {
         expert_job_layer(job, i)->slot_of[job->expert[i]] = EXPERT_NOWHERE;
         expert_job_layer(job, i)->expert_in[job->slot[i]] = EXPERT_NOWHERE;
     }
-    free(job->copies.data);
-    job->copies = (gpu_words){ 0 };
     job->owner = NULL;
 }
 
@@ -239,29 +236,27 @@ static void expert_job_add(expert_cache *c, const expert_wants *wants) {
     }
 }
 
-static void expert_job_write_tables(const gpu_backend *b, gpu_words *words) {
+static gm_status expert_job_write_tables(gpu_backend *b, error *e) {
     const expert_job *job = &b->experts->job;
+    gpu_words         words = { 0 };
+    gpu_words_begin(&words);
     for (size_t i = 0; i < 2; i++) {
-        if (job->layer[i]) expert_layer_write(b, job->layer[i], words);
+        if (job->layer[i]) expert_layer_write(b, job->layer[i], &words);
     }
+    return expert_words_submit(b, &words, e);
 }
 
+/* Others may run before everything is there, so the GPU must know first which experts are gone. */
 static gm_status expert_job_begin(gpu_backend *b, const void *owner, const expert_wants *wants,
                                   const expert_wants *ahead, error *e) {
     expert_cache *c = b->experts;
     expert_job   *job = &c->job;
-    gpu_words     words = { 0 };
     *job = (expert_job){ .layer = { wants->layer, ahead->layer } };
     expert_job_add(c, wants);
     job->wanted = job->count;
     expert_job_add(c, ahead);
-    gpu_words_begin(&job->copies);
     job->owner = owner;
-    if (!job->from_file) return GM_OK; /* the last list writes tables and experts together */
-    /* Before anything is written over them, the GPU must know that the old experts are gone. */
-    gpu_words_begin(&words);
-    expert_job_write_tables(b, &words);
-    return expert_words_submit(b, &words, e);
+    return job->count ? expert_job_write_tables(b, e) : GM_OK;
 }
 
 static uint64_t expert_file_bytes(const expert_layer *l) {
@@ -278,7 +273,8 @@ static gm_status expert_job_stage(gpu_backend *b, error *e) {
         const expert_layer *l = expert_job_layer(job, job->staged);
         const uint32_t      expert = job->expert[job->staged], slot = job->slot[job->staged];
         if (l->kept[expert].source && !job->weight && !job->chunk) {
-            expert_kept_restore(l, expert, slot, &job->copies);
+            const gm_status restored = expert_kept_restore(b, l, expert, slot, e);
+            if (restored) return restored;
             c->statistics.restored++;
             b->uploaded += expert_file_bytes(l);
             job->staged++;
@@ -296,7 +292,7 @@ static gm_status expert_job_stage(gpu_backend *b, error *e) {
     return GM_OK;
 }
 
-/* Everything is on its way to the slots: the tables say so, in the same list as the copies. */
+/* Everything is on its way to the slots: now the tables say so. */
 static gm_status expert_job_end(gpu_backend *b, error *e) {
     expert_cache *c = b->experts;
     expert_job   *job = &c->job;
@@ -309,8 +305,7 @@ static gm_status expert_job_end(gpu_backend *b, error *e) {
     c->statistics.ahead += job->count - job->wanted;
     job->complete = true;
     if (!job->count) return GM_OK;
-    expert_job_write_tables(b, &job->copies);
-    const gm_status status = expert_words_submit(b, &job->copies, e);
+    const gm_status status = expert_job_write_tables(b, e);
     if (status || !job->from_file) return status;
     for (size_t i = 0; i < 2; i++) {
         const size_t first = i ? job->wanted : 0, count = i ? job->count - job->wanted : job->wanted;

@@ -26,7 +26,7 @@ enum { EXPERT_REPORT_LAYER, EXPERT_REPORT_QUIET, EXPERT_REPORT_AHEAD }; /* words
 enum { EXPERT_REPORT_WORDS = EXPERT_HEADER + 3 * EXPERT_MOST, EXPERT_READ_TOGETHER = 4 };
 #define EXPERT_NOWHERE UINT32_MAX
 
-/* A copy of an expert's planes in all weights, in a buffer in main memory (experts_kept.h). */
+/* A copy of an expert's planes in all weights, in main memory (experts_kept.h). */
 typedef struct {
     gpu_id   source; /* 0: there is none */
     uint64_t at;
@@ -64,7 +64,6 @@ typedef struct {
     size_t        count, wanted;  /* experts; how many of them are of layer[0] */
     size_t        staged, weight; /* which of them is staged next, of which weight, */
     uint32_t      chunk;          /* and from where on */
-    gpu_words     copies;         /* of those that have one; submitted at the end */
 } expert_job;
 
 /* Experts that are being read back together. */
@@ -84,7 +83,6 @@ typedef struct expert_cache {
     expert_job        job;
     size_t            warm;      /* layers whose slots were filled by a profile, or need not be */
     uint32_t          kept_most; /* copies of each layer's experts in main memory */
-    uint32_t          sources;   /* buffers that they are in */
     expert_reading    reading[8];
     expert_statistics statistics;
     const graph      *listing; /* while weights are listed: the last weight's routes belong to the last layer */

@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Buffers of copies in all. Drivers allow at least 4,096 allocations, and the engine has others. */
-enum { MOST_SOURCES = 3072 };
-#define MOST_COPY (UINT64_C(32) << 20)
+#define MOST_COPY (UINT64_C(32) << 20) /* gpu_source_write takes no more than twice that at once */
 
 /* Bytes of an expert in all weights of its layer. */
 static uint64_t kept_bytes(const expert_layer *l) {
@@ -30,7 +28,7 @@ void expert_kept_make(gpu_backend *b) {
     if (one) c->kept_most = (uint32_t)min_size(gpu_host_info(b->host)->main_memory / one, EXPERT_MOST);
 }
 
-void expert_kept_restore(const expert_layer *l, uint32_t expert, uint32_t slot, gpu_words *words) {
+gm_status expert_kept_restore(gpu_backend *b, const expert_layer *l, uint32_t expert, uint32_t slot, error *e) {
     const expert_copy *copy = &l->kept[expert];
     uint64_t           from = copy->at;
     for (size_t i = 0; i < l->weight_count; i++) {
@@ -38,9 +36,13 @@ void expert_kept_restore(const expert_layer *l, uint32_t expert, uint32_t slot, 
         weight_range      ranges[WEIGHT_PLANES];
         uint32_t          tile;
         const size_t      count = weight_expert_planes(&w->layout, slot, &tile, ranges);
-        for (size_t j = 0; j < count; from += ranges[j++].bytes)
-            gpu_words_copy(words, copy->source, from, w->tiles[tile], ranges[j].at, ranges[j].bytes);
+        for (size_t j = 0; j < count; from += ranges[j++].bytes) {
+            const gm_status status =
+                gpu_source_write(b->host, copy->source, from, w->tiles[tile], ranges[j].at, ranges[j].bytes, e);
+            if (status) return status;
+        }
     }
+    return GM_OK;
 }
 
 /* ---- giving up copies ---- */
@@ -52,8 +54,7 @@ static void kept_drop(gpu_backend *b, expert_layer *l, uint32_t expert) {
     l->kept[expert] = (expert_copy){ 0 };
     for (uint32_t i = 0; i < l->experts; i++) shared |= l->kept[i].source == from;
     if (!from || shared) return;
-    gpu_buffer_free(b->host, from);
-    b->experts->sources--;
+    gpu_source_free(b->host, from);
 }
 
 /* Room for one more copy in the layer, besides `reserved` others, if the expert is worth it. */
@@ -115,7 +116,7 @@ static bool kept_is_read(const expert_cache *c, const expert_layer *l, uint32_t 
 }
 
 static expert_reading *reading_free_one(expert_cache *c) {
-    if (!c->kept_most || c->sources >= MOST_SOURCES) return NULL;
+    if (!c->kept_most) return NULL;
     for (size_t i = 0; i < COUNT_OF(c->reading); i++) {
         if (!c->reading[i].layer) return &c->reading[i];
     }
@@ -157,27 +158,26 @@ void expert_kept_take(gpu_backend *b) {
         for (size_t j = 0; j < r->count; j++) {
             if (keep[j]) r->layer->kept[r->expert[j]] = (expert_copy){ made, j * each };
         }
-        if (worthy) c->sources++;
-        else if (made) gpu_buffer_free(b->host, made);
+        if (!worthy) gpu_source_free(b->host, made);
         reading_end(b, r);
     }
 }
 
 gm_status expert_kept_rewrite(gpu_backend *b, uint64_t *bytes, error *e) {
     const expert_cache *c = b->experts;
-    gpu_words           words = { 0 };
-    gpu_words_begin(&words);
     *bytes = 0;
     for (size_t i = 0; i < c->layer_count; i++) {
         const expert_layer *l = &c->layers[i];
         for (uint32_t x = 0; x < l->experts; x++) {
+            gm_status status = GM_AGAIN;
             if (!l->kept[x].source || l->slot_of[x] == EXPERT_NOWHERE) continue;
-            expert_kept_restore(l, x, l->slot_of[x], &words);
+            while (status == GM_AGAIN) {
+                status = expert_kept_restore(b, l, x, l->slot_of[x], e);
+                if (status == GM_AGAIN) gpu_host_wait(b->host, 10);
+            }
+            if (status) return status;
             *bytes += kept_bytes(l);
         }
     }
-    const gm_status status =
-        words.failed ? fail_memory(e, "a command list", 64) : gpu_submit(b->host, words.data, words.count, e);
-    free(words.data);
-    return status;
+    return GM_OK;
 }

@@ -70,9 +70,13 @@ void   gpu_buffer_free(gpu_host *h, gpu_id buffer);
  * nothing is written and the result is GM_AGAIN, until gpu_host_wait (or the browser's event loop) makes room. */
 gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const void *data, uint64_t bytes, error *e);
 
-/* A buffer in main memory with what these tickets brought, one after another. Lists can copy from it, and do nothing else with it; it is no GPU
- * memory, and does not count as such. GM_AGAIN: not all of them have arrived. gpu_buffer_free frees it; the tickets stay the caller's. */
+/* A source: a copy, in main memory, of what these tickets brought, one after another. GM_AGAIN: not all of them have arrived. The tickets stay
+ * the caller's. (A mappable buffer would do without the processor, but a driver may place it in the GPU's memory, as an H200's does.) */
 gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu_id *out, error *e);
+void      gpu_source_free(gpu_host *h, gpu_id from);
+/* As gpu_buffer_write, from `first` on in the source. */
+gm_status gpu_source_write(gpu_host *h, gpu_id from, uint64_t first, gpu_id buffer, uint64_t offset, uint64_t bytes,
+                           error *e);
 
 typedef struct {
     const char *name; /* of an `override` in the shader */

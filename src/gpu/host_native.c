@@ -270,6 +270,7 @@ gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
     gpu_host *h = calloc(1, sizeof *h);
     if (!h) return fail_memory(e, "the GPU host", sizeof *h);
     h->buffers = (slots){ .size = sizeof(host_buffer), .kind = KIND_BUFFER };
+    h->sources = (slots){ .size = sizeof(host_source), .kind = KIND_BUFFER };
     h->pipelines = (slots){ .size = sizeof(host_pipeline), .kind = KIND_PIPELINE };
     h->groups = (slots){ .size = sizeof(host_group), .kind = KIND_GROUP };
     h->tickets = (slots){ .size = sizeof(host_ticket), .kind = KIND_TICKET };
@@ -292,11 +293,13 @@ static void close_things(gpu_host *h) {
     for (index = 0; slots_next(&h->groups, &index, &id);) gpu_group_free(h, id);
     host_close_pipelines(h);
     for (index = 0; slots_next(&h->buffers, &index, &id);) gpu_buffer_free(h, id);
+    for (index = 0; slots_next(&h->sources, &index, &id);) gpu_source_free(h, id);
     host_close_tickets(h);
     gpu_clock_stop(h);
     slots_free(&h->groups);
     slots_free(&h->buffers);
     slots_free(&h->tickets);
+    slots_free(&h->sources);
 }
 
 void gpu_host_close(gpu_host *h) {

@@ -38,8 +38,13 @@ typedef struct {
     slot       slot;
     WGPUBuffer buffer;
     uint64_t   bytes;
-    bool       source; /* in main memory */
 } host_buffer;
+
+typedef struct {
+    slot     slot;
+    uint8_t *data;
+    uint64_t bytes;
+} host_source;
 
 typedef enum { PIPELINE_WAITING, PIPELINE_COMPILING, PIPELINE_READY, PIPELINE_FAILED } pipeline_state;
 typedef struct pipeline_job pipeline_job;
@@ -123,6 +128,7 @@ struct gpu_host {
     gpu_info     info;
 
     slots         buffers, pipelines, groups, tickets;
+    slots         sources; /* their ids look like those of buffers, but are only used in calls for sources */
     host_module  *modules;
     size_t        module_count, module_capacity;
     size_t        pipelines_pending;

@@ -58,51 +58,9 @@ void gpu_buffer_free(gpu_host *h, gpu_id buffer) {
     if (!thing) return;
     h->api.BufferDestroy(thing->buffer); /* frees the memory even if a bind group still refers to the buffer */
     h->api.BufferRelease(thing->buffer);
-    if (!thing->source) h->bytes -= thing->bytes;
+    h->bytes -= thing->bytes;
     h->buffer_deaths++;
     slots_remove(&h->buffers, buffer);
-}
-
-/* Copies what the tickets brought into a mapped buffer, and unmaps it. */
-static gm_status source_fill(gpu_host *h, const host_buffer *source, const uint32_t *tickets, size_t count, error *e) {
-    uint8_t *to = h->api.BufferGetMappedRange(source->buffer, 0, source->bytes);
-    if (!to) return fail(e, GM_NO_MEMORY, "a copy of %llu bytes in main memory", (unsigned long long)source->bytes);
-    for (size_t i = 0; i < count; i++) {
-        uint64_t    bytes = 0;
-        const void *from = gpu_ticket_data(h, tickets[i], &bytes);
-        memcpy(to, from, bytes);
-        to += bytes;
-    }
-    h->api.BufferUnmap(source->buffer);
-    return GM_OK;
-}
-
-gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu_id *out, error *e) {
-    uint64_t total = 0;
-    *out = 0;
-    TRY(host_lost(h, e));
-    for (size_t i = 0; i < count; i++) {
-        uint64_t bytes = 0;
-        if (!gpu_ticket_data(h, tickets[i], &bytes)) return GM_AGAIN;
-        total += bytes;
-    }
-    gpu_id       id = 0;
-    host_buffer *source = slots_add(&h->buffers, &id);
-    if (!source) return fail_memory(e, "a GPU buffer's record", sizeof *source);
-    const WGPUBufferDescriptor d = { .usage = WGPUBufferUsage_MapWrite | WGPUBufferUsage_CopySrc,
-                                     .size = total,
-                                     .mappedAtCreation = true };
-    source->source = true;
-    source->bytes = total;
-    host_scope_begin(h);
-    source->buffer = h->api.DeviceCreateBuffer(h->device, &d);
-    gm_status status = host_scope_end(h, "a copy in main memory", e);
-    if (!status && !source->buffer) status = fail(e, GM_NO_MEMORY, "a copy of %llu bytes", (unsigned long long)total);
-    if (!status) status = source_fill(h, source, tickets, count, e);
-    if (status && source->buffer) h->api.BufferRelease(source->buffer);
-    if (status) slots_remove(&h->buffers, id);
-    else *out = id;
-    return status;
 }
 
 gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const void *data, uint64_t bytes, error *e) {
@@ -125,6 +83,46 @@ gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const vo
     h->api.QueueWriteBuffer(h->queue, thing->buffer, offset, data, bytes);
     host_count_work(h, bytes);
     return GM_OK;
+}
+
+/* ---- sources ---- */
+
+gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu_id *out, error *e) {
+    uint64_t total = 0, bytes = 0;
+    *out = 0;
+    TRY(host_lost(h, e));
+    for (size_t i = 0; i < count; i++, total += bytes) {
+        if (!gpu_ticket_data(h, tickets[i], &bytes)) return GM_AGAIN;
+    }
+    host_source *made = slots_add(&h->sources, out);
+    if (made) made->data = malloc(total);
+    if (!made || !made->data) {
+        gpu_source_free(h, *out);
+        *out = 0;
+        return fail_memory(e, "a copy of weights", total);
+    }
+    made->bytes = total;
+    for (size_t i = 0, at = 0; i < count; i++, at += bytes) {
+        const void *brought = gpu_ticket_data(h, tickets[i], &bytes);
+        memcpy(made->data + at, brought, bytes);
+    }
+    return GM_OK;
+}
+
+void gpu_source_free(gpu_host *h, gpu_id from) {
+    host_source *thing = slots_find(&h->sources, from);
+    if (!thing) return;
+    free(thing->data);
+    slots_remove(&h->sources, from);
+}
+
+gm_status gpu_source_write(gpu_host *h, gpu_id from, uint64_t first, gpu_id buffer, uint64_t offset, uint64_t bytes,
+                           error *e) {
+    const host_source *thing = slots_find(&h->sources, from);
+    if (!thing || first > thing->bytes || bytes > thing->bytes - first)
+        return fail(e, GM_BAD_ARGUMENT, "%llu bytes at %llu of source %#x, which has %llu", (unsigned long long)bytes,
+                    (unsigned long long)first, from, thing ? (unsigned long long)thing->bytes : 0);
+    return gpu_buffer_write(h, buffer, offset, thing->data + first, bytes, e);
 }
 
 /* ---- bind groups ---- */

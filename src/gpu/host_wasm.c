@@ -26,6 +26,8 @@ IMPORT(buffer_new)    gpu_id   page_buffer_new(double bytes);
 IMPORT(buffer_free)   double   page_buffer_free(gpu_id buffer); /* the bytes freed */
 IMPORT(buffer_write)  int32_t  page_buffer_write(gpu_id buffer, double offset, const void *data, double bytes);
 IMPORT(source_new)    gpu_id   page_source_new(const uint32_t *tickets, size_t count); /* all have arrived */
+IMPORT(source_free)   void     page_source_free(gpu_id from);
+IMPORT(source_write)  int32_t  page_source_write(gpu_id from, double first, gpu_id buffer, double offset, double bytes);
 IMPORT(pipeline_new)  gpu_id   page_pipeline_new(const char *label, size_t label_length, const char *wgsl, size_t wgsl_length,
                                                  const gpu_constant *constants, size_t count);
 IMPORT(pipelines)     size_t   page_pipelines(void);
@@ -242,6 +244,18 @@ gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu
     }
     *out = page_source_new(tickets, count);
     return *out ? GM_OK : refused(e);
+}
+
+void gpu_source_free(gpu_host *h, gpu_id from) {
+    (void)h;
+    page_source_free(from);
+}
+
+gm_status gpu_source_write(gpu_host *h, gpu_id from, uint64_t first, gpu_id buffer, uint64_t offset, uint64_t bytes,
+                           error *e) {
+    (void)h;
+    const int32_t status = page_source_write(from, (double)first, buffer, (double)offset, (double)bytes);
+    return status == GM_OK || status == GM_AGAIN ? (gm_status)status : refused(e);
 }
 
 gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,

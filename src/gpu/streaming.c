@@ -304,8 +304,10 @@ static gm_status take_slot(gpu_plan *p) {
 
 /* ---- experts ---- */
 
-/* The most layers that a run may be ahead of its reports: steps of a generator may be submitted whole, and several at once. */
-static size_t stride_most(const plan_streaming *s) { return 4 * s->asks; }
+/* From so many layers on, steps of a generator are submitted whole, and from so many more on as many of them as there can be. A miss ends
+ * that: until several steps have missed nothing, only one step is submitted ahead of another, since each runs in vain after a miss. */
+static size_t stride_whole(const plan_streaming *s) { return s->asks; }
+static size_t stride_most(const plan_streaming *s) { return 32 * s->asks; }
 
 void streaming_found_all(gpu_plan *p) {
     plan_streaming *s = p->streaming;
@@ -328,7 +330,7 @@ static gm_status streaming_read_report(gpu_plan *p, const uint32_t *report, erro
             return fail(e, GM_IO, "the GPU misses experts of layer %u, which the run has not", layer);
     }
     s->at = s->parts[s->next].slots_at;
-    s->stride = max_size(s->stride / 2, 1);
+    s->stride = max_size(min_size(s->stride / 2, 2 * stride_whole(s)), 1);
     s->passes = false;
     return GM_OK;
 }
@@ -453,7 +455,7 @@ gm_status streaming_return(gpu_plan *p, size_t tokens, const uint32_t *report, e
 
 size_t streaming_steps_ahead(const gpu_plan *p) {
     const plan_streaming *s = p->streaming;
-    return s->stride == stride_most(s) ? SIZE_MAX : s->stride >= s->asks ? 2 : 0;
+    return s->stride == stride_most(s) ? SIZE_MAX : s->stride >= stride_whole(s) ? 2 : 0;
 }
 
 /* ---- runs ---- */

@@ -23,7 +23,6 @@ const { BadArgument, NotSupported, OutOfMemory, DeviceLost, Busy } = ERROR_CODES
 const USAGE = 0x80 | 0x100 | 0x4 | 0x8; // storage, indirect, copy source, copy destination
 const UNIFORM_BYTES = 1 << 20; // GPU_UNIFORM_BYTES of src/gpu/host.h
 const UNIFORM = 0x40;
-const SOURCE = 0x2 | 0x4; // mapped for writing, copy source
 const PIECE = 2 ** 20; // bytes of one step of a large write: small enough for the GPU process to reuse its memory
 const SCOPED = 2 ** 20; // bytes; a larger buffer counts as made once WebGPU has confirmed its memory
 const MOST_LISTS = 256;
@@ -37,7 +36,7 @@ const oneLine = (text: string) => text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
 
 /** The imports without a GPU: every call says that there is none. */
 export function noGpuImports(): GpuImports {
-    const names = ['open', 'close', 'describe', 'problem', 'why', 'buffer_new', 'buffer_free', 'buffer_write', 'source_new', 'pipeline_new'];
+    const names = ['open', 'close', 'describe', 'problem', 'why', 'buffer_new', 'buffer_free', 'buffer_write', 'source_new', 'source_free', 'source_write', 'pipeline_new'];
     names.push('pipelines', 'pipelines_pending', 'group_new', 'group_free', 'submit', 'ticket_new', 'ticket_bytes', 'ticket_take', 'ticket_done', 'idle', 'submitted', 'passed', 'wait');
     return Object.fromEntries(names.map((name) => [name, () => 0]));
 }
@@ -57,6 +56,7 @@ export class GpuHost {
     #words = new Uint32Array(0);
 
     readonly #buffers = new Slots<HostBuffer>(KIND.buffer);
+    readonly #sources = new Slots<Uint8Array>(KIND.buffer); // used only in calls for sources
     readonly #pipelines = new Slots<HostPipeline>(KIND.pipeline);
     readonly #groups = new Slots<HostGroup>(KIND.group);
     readonly #things = {
@@ -157,6 +157,8 @@ export class GpuHost {
             buffer_free: (id) => this.#bufferFree(id!),
             buffer_write: (id, offset, data, bytes) => this.#bufferWrite(id!, offset!, data! >>> 0, bytes!),
             source_new: (tickets, count) => this.#sourceNew(tickets! >>> 2, count!),
+            source_free: (id) => void this.#sources.remove(id!),
+            source_write: (id, first, buffer, offset, bytes) => this.#sourceWrite(id!, first!, buffer!, offset!, bytes!),
             pipeline_new: (label, labelLength, text, length, constants, count) =>
                 this.#pipelineNew(this.#text(label!, labelLength!), this.#text(text!, length!), this.#constants(constants!, count!)),
             pipelines: () => this.#shaders.count,
@@ -298,6 +300,7 @@ export class GpuHost {
             thing.dead = true;
             thing.buffer.destroy();
         }
+        this.#sources.clear();
         this.#pipelines.clear();
         this.#groups.clear();
         this.#tickets.close();
@@ -346,29 +349,30 @@ export class GpuHost {
         thing.dead = true;
         this.#deaths++;
         thing.buffer.destroy();
-        return thing.source ? 0 : thing.bytes;
+        return thing.bytes;
     }
 
-    // A copy of what tickets brought, in main memory.
+    // A copy of what tickets brought, outside of the engine's memory, which is limited to 4 GiB.
     #sourceNew(at: number, count: number): number {
-        if (this.#refuseLost()) return 0;
         this.#look();
         const parts = Array.from(this.#words.subarray(at, at + count), (id) => this.#tickets.mapped(id));
         const bytes = parts.reduce((sum, part) => sum + part.length, 0);
         try {
-            const buffer = this.#device.createBuffer({ size: bytes, usage: SOURCE, mappedAtCreation: true });
-            const all = new Uint8Array(buffer.getMappedRange());
-            let to = 0;
-            for (const part of parts) {
-                all.set(part, to);
-                to += part.length;
-            }
-            buffer.unmap();
-            return this.#buffers.add({ buffer, bytes, dead: false, source: true });
-        } catch (thrown) {
-            this.#refuse(OutOfMemory, `a copy of ${bytes} bytes in main memory: ${oneLine(String(thrown))}`);
+            const all = new Uint8Array(bytes);
+            parts.reduce((to, part) => (all.set(part, to), to + part.length), 0);
+            return this.#sources.add(all);
+        } catch {
+            this.#refuse(OutOfMemory, `no memory for a copy of ${bytes} bytes`);
             return 0;
         }
+    }
+
+    #sourceWrite(id: number, first: number, buffer: number, offset: number, bytes: number): number {
+        const from = this.#sources.find(id);
+        const status = this.#checkWrite(buffer, offset, bytes);
+        if (status !== OK) return status;
+        if (!from || first + bytes > from.length) return this.#refuse(BadArgument, `${bytes} bytes at ${first} of source ${hex(id)}, which has ${from?.length ?? 0}`);
+        return this.#writeRange(buffer, offset, from.buffer, first, bytes);
     }
 
     #checkWrite(id: number, offset: number, bytes: number): number {
@@ -383,14 +387,17 @@ export class GpuHost {
 
     #bufferWrite(id: number, offset: number, data: number, bytes: number): number {
         const status = this.#checkWrite(id, offset, bytes);
-        if (status !== OK || bytes === 0) return status;
+        this.#look();
+        return status !== OK || bytes === 0 ? status : this.#writeRange(id, offset, this.#bytes.buffer, data, bytes);
+    }
+
+    #writeRange(id: number, offset: number, from: ArrayBufferLike, first: number, bytes: number): number {
         if (bytes > MOST_IN_FLIGHT) return this.#refuse(BadArgument, `write of ${bytes} bytes at once to a GPU buffer: at most ${MOST_IN_FLIGHT}`);
         if (!this.#queue.hasRoom(bytes)) {
             this.#queue.fence();
             return AGAIN;
         }
-        this.#look();
-        this.#queue.write(this.#buffers.find(id)!.buffer, offset, this.#bytes.buffer, data, bytes);
+        this.#queue.write(this.#buffers.find(id)!.buffer, offset, from, first, bytes);
         return OK;
     }
 

@@ -7,8 +7,6 @@ export interface HostBuffer {
     buffer: GPUBuffer;
     bytes: number;
     dead: boolean;
-    /** In main memory. */
-    source?: boolean;
 }
 
 export interface HostGroup {
