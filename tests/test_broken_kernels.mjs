@@ -226,6 +226,7 @@ const right = [
     [cases("heads of 72"), large], [cases("heads of 128"), large], [cases("F16 4 · 20 × 2/1 heads of 512"), large],
     [cases("matmul Q4_K 5 ×"), matrices], [cases("clipped linears F16 5 ×"), large], [cases("lopsided"), large],
     [cases("canvas head"), matrices], [cases("canvas head"), large],
+    [cases("heads of 72"), matrices],
     [cases("block of 9 at 11"), matrices], [cases("attention Q8_0 5 · 5 ×"), matrices],
 ];
 async function testRight([program, more]) {
