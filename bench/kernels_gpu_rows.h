@@ -13,9 +13,10 @@ enum {
     ROUTES = 8,
     TOKENS = 256,
     LEARNED = 512,
+    LEARNED_LONG = 2048,
     PATCHES = 2520,
     HEARD = 750
-}; /* of a prompt, a sequence to learn from, a picture, 30 s of sound */
+}; /* of a prompt, two sequences to learn from, a picture, 30 s of sound */
 
 typedef struct scene scene;
 typedef struct {
@@ -486,6 +487,10 @@ static const row all_rows[] = {
     { "train attention back q", begin_attention_back, piece_attention_back_q, TYPE_F32, LEARNED, 4096, 512, 8, 1, 0,     0 },
     { "train attention back kv", begin_attention_back, piece_attention_back_kv, TYPE_F32, LEARNED, 2048, 256, 8, 1, 512, 0 },
     { "train attention back kv", begin_attention_back, piece_attention_back_kv, TYPE_F32, LEARNED, 4096, 512, 8, 1, 0,   0 },
+    { "train attention back q", begin_attention_back, piece_attention_back_q, TYPE_F32, LEARNED_LONG, 2048, 256, 8, 1, 512, 0 },
+    { "train attention back q", begin_attention_back, piece_attention_back_q, TYPE_F32, LEARNED_LONG, 4096, 512, 8, 1, 0, 0 },
+    { "train attention back kv", begin_attention_back, piece_attention_back_kv, TYPE_F32, LEARNED_LONG, 2048, 256, 8, 1, 512, 0 },
+    { "train attention back kv", begin_attention_back, piece_attention_back_kv, TYPE_F32, LEARNED_LONG, 4096, 512, 8, 1, 0, 0 },
     { "train loss",        NULL,         piece_cross_entropy, TYPE_F16, 32,     262144,     0,       0,      0, 0,       0 },
     { "train adapter",     NULL,         piece_lora_shrink,  TYPE_F16,  LEARNED, 1536,      16,      0,      0, 0,       0 },
     { "train adapter",     NULL,         piece_lora_shrink,  TYPE_F16,  LEARNED, 12288,     16,      0,      0, 0,       0 },

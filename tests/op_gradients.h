@@ -27,6 +27,10 @@ struct gradient_case {
     const void *weights[3];
     size_t      sizes[6]; /* for the builder */
     float       dropout;
+    float       unit;    /* the size of the result's gradient; 0: 1 */
+    float       growth;  /* of it from token to token, up to that size; 0: all are alike */
+    double      in_half; /* the relative error that f16 may cause; 0: 4e-3 */
+    bool        twice;   /* two runs have the same results */
 };
 
 static size_t leaf_size(const gradient_case *k, size_t i) { return k->c.tokens * k->shape[i][0] * k->shape[i][1]; }
@@ -157,26 +161,47 @@ static void gradient_expect(const float *got, const float *want, size_t n, doubl
                   what, number, sqrt(difference / size));
 }
 
+/* The gradient of the result. */
+static float *gradient_given(const gradient_case *k, size_t results) {
+    float       *d = random_units(results);
+    const size_t row = results / k->outputs;
+    for (size_t i = 0; i < results && k->unit > 0; i++) d[i] *= k->unit;
+    for (size_t i = 0; i < results && k->growth > 0; i++)
+        d[i] *= powf(k->growth, (float)(i / row) - (float)(k->outputs - 1));
+    return d;
+}
+
+static void gradient_enlarge(float *values, size_t n, float unit) {
+    for (size_t i = 0; i < n && unit > 0; i++) values[i] /= unit;
+}
+
+static void gradient_again(gradient_case *k, const float *got, size_t n) {
+    float *again = calloc(n + 1, sizeof *again);
+    gradients_on(k, k->c.backend, again);
+    CHECK_MESSAGE(!memcmp(got, again, n * sizeof *got), "another run has other results");
+    free(again);
+}
+
 /* Runs and compares everything, and frees the case. */
 static void gradient_check(gradient_case *k) {
     const backend  plain = plain_kernels();
     const backend *b = k->c.backend;
     const bool     is_plain = !b->gpu && b->cpu.kernels == plain.cpu.kernels;
-    const double   tolerance = b->precise ? 1e-5 : 4e-3;
+    const double   tolerance = b->precise ? 1e-5 : k->in_half > 0 ? k->in_half : 4e-3;
     size_t         all = 0, results;
     for (size_t i = 0; i < k->leaves; i++) all += leaf_size(k, i);
     tensor *y = gradient_build(k);
     CHECK_MESSAGE(y, "%s", k->c.g.problem.why);
     if (y) {
         results = result_size(k, y);
-        k->d = random_units(results);
+        k->d = gradient_given(k, results);
         float *want = calloc(all + 1, sizeof *want), *got = calloc(all + 1, sizeof *got), *states[2];
         gradients_on(k, &plain, want);
         for (size_t i = 0; i < k->part_count; i++) {
             states[i] = malloc(k->part_size[i] * sizeof(float));
             memcpy(states[i], k->states[i], k->part_size[i] * sizeof(float));
         }
-        if (is_plain) {
+        if (is_plain && !(k->unit > 0)) { /* such small ones would be lost in differences */
             k->c.g.result = gradient_build(k);
             open_plan p;
             gradient_open(k, &p);
@@ -189,6 +214,9 @@ static void gradient_check(gradient_case *k) {
             plan_close(&p);
         }
         gradients_on(k, b, got);
+        if (k->twice) gradient_again(k, got, all);
+        gradient_enlarge(want, all, k->unit);
+        gradient_enlarge(got, all, k->unit);
         for (size_t i = 0, at = 0; i < k->leaves; at += leaf_size(k, i++))
             gradient_expect(got + at, want + at, leaf_size(k, i), tolerance, "leaf", i);
         for (size_t i = 0; i < k->part_count; i++) {
@@ -279,29 +307,64 @@ static tensor *build_attention(gradient_case *k) {
     return graph_add(g, y, graph_attention(g, graph_scale(g, y, even), cache));
 }
 
-static void test_attention_gradient(const backend *b, size_t tokens, size_t head, size_t heads, size_t kv_heads,
-                                    size_t window, size_t first_span) {
-    CASE("%s: gradient of attention %zu × %zu/%zu heads of %zu, window %zu%s", b->name, tokens, heads, kv_heads, head,
-         window, first_span ? ", two sequences" : "");
+/* Keys are all of a size, values are not. */
+static tensor *build_uneven_attention(gradient_case *k) {
+    graph      *g = &k->c.g;
+    tensor     *keys = graph_rms_norm(g, k->leaf[1], NULL, 1e-6f);
+    const float even = 2 / sqrtf((float)k->shape[0][0]);
+    return graph_attention(g, graph_scale(g, k->leaf[0], even), graph_kv_store(g, keys, k->leaf[1], 0, k->c.window));
+}
+
+static gradient_case attention_gradient_begin(const backend *b, size_t tokens, size_t head, size_t heads,
+                                              size_t kv_heads, size_t window) {
     gradient_case k = gradient_begin(b, tokens, build_attention);
     const size_t  bytes = tokens * kv_heads * head * sizeof(float);
-    float         frequencies[MOST_WIDTH];
-    for (size_t i = 0; i < head / 2; i++) frequencies[i] = 1 / (float)(1 + i);
-    k.weights[0] = frequencies;
+    k.in_half = 1e-3;
     k.c.packed = true;
-    k.c.first_span = first_span;
     k.c.window = (uint32_t)window;
     k.c.ring_slots = (uint32_t)tokens;
     k.c.kv = (kv_layer){ .k = malloc(bytes), .v = malloc(bytes), .type = TYPE_F32, .kv_heads = kv_heads, .head = head };
     if (b->gpu) k.c.gpu_kv = gpu_cache(b, TYPE_F32, kv_heads, head, tokens);
     gradient_leaf(&k, head, heads);
     gradient_leaf(&k, head, kv_heads);
-    uint8_t           *memory[2] = { k.c.kv.k, k.c.kv.v };
-    const gpu_kv_layer cache = k.c.gpu_kv;
-    gradient_check(&k);
+    return k;
+}
+
+static void attention_gradient_check(gradient_case *k) {
+    uint8_t           *memory[2] = { k->c.kv.k, k->c.kv.v };
+    const backend     *b = k->c.backend;
+    const gpu_kv_layer cache = k->c.gpu_kv;
+    gradient_check(k);
     free(memory[0]);
     free(memory[1]);
     if (b->gpu) gpu_cache_free(b, &cache);
+}
+
+static void test_attention_gradient(const backend *b, size_t tokens, size_t head, size_t heads, size_t kv_heads,
+                                    size_t window, size_t first_span) {
+    CASE("%s: gradient of attention %zu × %zu/%zu heads of %zu, window %zu%s", b->name, tokens, heads, kv_heads, head,
+         window, first_span ? ", two sequences" : "");
+    gradient_case k = attention_gradient_begin(b, tokens, head, heads, kv_heads, window);
+    float         frequencies[MOST_WIDTH];
+    for (size_t i = 0; i < head / 2; i++) frequencies[i] = 1 / (float)(1 + i);
+    k.weights[0] = frequencies;
+    k.c.first_span = first_span;
+    attention_gradient_check(&k);
+}
+
+/* Small gradients, which grow from token to token as values do: from one tile of keys or queries to the next, an f16's scale does not do. */
+static void test_growing_attention_gradient(const backend *b, size_t tokens, size_t head, size_t heads, size_t kv_heads,
+                                            size_t window, float growth) {
+    CASE("%s: gradient of attention that grows, %zu × %zu/%zu heads of %zu, window %zu", b->name, tokens, heads,
+         kv_heads, head, window);
+    gradient_case k = attention_gradient_begin(b, tokens, head, heads, kv_heads, window);
+    k.build = build_uneven_attention;
+    k.unit = 1e-6f;
+    k.growth = growth;
+    k.twice = true;
+    for (size_t i = 0; i < leaf_size(&k, 1); i++)
+        k.data[1][i] *= powf(growth, (float)(i / (head * kv_heads)) - (float)(tokens - 1));
+    attention_gradient_check(&k);
 }
 
 /* ---- products ---- */
@@ -560,6 +623,16 @@ static void test_gradients_in_halves(const backend *b) {
     test_matmul_back(b, TYPE_Q6_K, 9, 256, 700);
     test_matmul_back_tiles(b);
     test_expert_gradients(b, 9, 288, 32, 7, 3);
+    test_attention_gradient(b, 16, 16, 4, 1, 0, 0); /* one tile of keys, whose queries are divided */
+    test_attention_gradient(b, 70, 16, 4, 2, 0, 0);
+    test_attention_gradient(b, 70, 16, 4, 1, 16, 0);
+    test_attention_gradient(b, 67, 8, 3, 1, 0, 20);
+    test_attention_gradient(b, 67, 64, 8, 4, 9, 33);
+    test_attention_gradient(b, 131, 72, 2, 2, 90, 0);
+    test_attention_gradient(b, 18, 256, 2, 1, 0, 0);
+    test_attention_gradient(b, 18, 512, 2, 1, 0, 0); /* the largest heads */
+    test_growing_attention_gradient(b, 40, 24, 2, 1, 0, 1);
+    test_growing_attention_gradient(b, 150, 16, 2, 1, 0, 1.125f);
 }
 
 static void test_gradients(const backend *b) {
@@ -589,6 +662,8 @@ static void test_gradients(const backend *b) {
     test_attention_gradient(b, 67, 64, 8, 4, 9, 33);
     test_attention_gradient(b, 18, 256, 2, 1, 0, 0);
     test_attention_gradient(b, 18, 512, 2, 1, 0, 0); /* the largest heads */
+    test_growing_attention_gradient(b, 40, 24, 2, 1, 0, 1);
+    test_growing_attention_gradient(b, 150, 16, 2, 1, 0, 1.125f);
     test_expert_gradients(b, 5, 24, 32, 8, 2);
     test_expert_gradients(b, 9, 288, 32, 7, 3);
     test_lora_gradients(b, LORA_PLAIN, 5, 33, 35, 3, 0);

@@ -27,6 +27,12 @@ const rows = [
     ["attention_back.wgsl", "quad_of_key(slot, kv_head, quad + 32u, false)", "quad_of_key(slot, kv_head, quad, false)", cases("gradient of attention 18 × 2/1 heads of 256")],
     ["attention_back.wgsl", "v3 += outer(p, quad_of_query(at, quad + 96u, true))", "v3 += outer(p, quad_of_query(at, quad + 64u, true))", cases("gradient of attention 18 × 2/1 heads of 512")],
     ["attention_back.wgsl", "index >= first_seen(row) && index <= last_seen(row)", "index <= last_seen(row)", cases("gradient of attention 67 × 8/4")],
+    ["attention_back_matrix.wgsl", "fall = scale / my_scale;", "fall = 1.0;", cases("attention that grows, 150 ×"), large],
+    ["attention_back_matrix.wgsl", "score * my_unit - my_delta", "score * my_unit", cases("gradient of attention 16 ×"), large],
+    ["attention_back_matrix.wgsl", "out[workgroup.x * split_stride / 4u + at", "out[at", cases("gradient of attention 16 ×"), large],
+    ["attention_back_matrix.wgsl", "(j >= my_first) & (j <= my_last)", "j <= my_last", cases("gradient of attention 70 × 4/1"), matrices],
+    ["attention_back_matrix.wgsl", "index >= other_seen[other].x && ", "", cases("gradient of attention 67 × 8/4"), matrices],
+    ["attention_back_matrix.wgsl", "select(four, four.xzyw, of_value)", "four", cases("gradient of attention 18 × 2/1 heads of 512"), large],
     ["attention_blocks.wgsl", "put_score(qt + 8u, kt + 8u, sums.s5, first);", "put_score(qt + 8u, kt + 8u, sums.s4, first);", cases("F16 4 · 20 × 2/1 heads of 512")],
     ["attention_blocks.wgsl", "(keys_at > vec4<u32>(my_last));", "(keys_at > vec4<u32>(my_last + 1u));", cases("attention F16 5 · 5 × 4/2")],
     ["attention_blocks.wgsl", "my_sum * fall + dot", "my_sum + dot", cases("attention F16 5 · 33 × 3/1")],
@@ -78,6 +84,7 @@ const rows = [
     ["embed.wgsl", "run.records[token].position", "run.records[token].sequence", cases("embed by position 2 ×")],
     ["embed.wgsl", "{ token_id = 0u; }", "{ token_id = 1u; }", cases("rows given")],
     ["embed.wgsl", "y[at + i] = factor * v[i];", "y[at + i] = v[i];", cases("embed Q8_0 2 ×")],
+    ["attention_back_matrix.wgsl", "(j >= my_first) & (j <= my_last)", "j <= my_last", trains, large],
     ["gradient_rows.wgsl", "scale * (w[i] * c[d + i] - a[x + i] * less)", "scale * (w[i] * c[d + i])", cases("gradient of rms_norm 5 ×")],
     ["gradient_rows.wgsl", "0.134145", "0.044715", cases("gradients of elementwise")],
     ["gradient_rows.wgsl", "low = middle + 1u;", "low = middle + 2u;", cases("gradients of 8 parts")],
@@ -175,6 +182,7 @@ const rows = [
     ["kv.wgsl", "vec4<f32>(bytes) * bitcast<f32>(words.y)", "vec4<f32>(bytes) - bitcast<f32>(words.y)", checks("kv")],
     // Those of training, seen by the check before the first step.
     ["attention_back.wgsl", "index >= first_seen(row) && index <= last_seen(row)", "index <= last_seen(row)", trains],
+    ["attention_back_matrix.wgsl", "(j >= my_first) & (j <= my_last)", "j <= my_last", trains, large],
     ["gradient_rows.wgsl", "scale * (w[i] * c[d + i] - a[x + i] * less)", "scale * (w[i] * c[d + i])", trains],
     ["states.wgsl", "sqrt(v * rates[6])", "sqrt(v)", trains],
 ];
@@ -229,6 +237,8 @@ const right = [
     [cases("heads of 72"), large], [cases("heads of 128"), large], [cases("F16 4 · 20 × 2/1 heads of 512"), large],
     [cases("matmul Q4_K 5 ×"), matrices], [cases("clipped linears F16 5 ×"), large], [cases("lopsided"), large],
     [cases("canvas head"), matrices], [cases("canvas head"), large],
+    [cases("gradient of attention 67 ×"), large], [cases("gradient of attention 18 ×"), large], [cases("gradient of attention that grows"), large],
+    [cases("heads of 72"), matrices],
     [cases("block of 9 at 11"), matrices], [cases("attention Q8_0 5 · 5 ×"), matrices],
 ];
 async function testRight([program, more]) {

@@ -1,6 +1,7 @@
 /* Chooses the kernels of an attention: for few tokens attention_decode.wgsl; for many, with subgroup matrices
  * attention_matrix.wgsl (or attention_bands.wgsl, for the small heads of towers), otherwise attention_blocks.wgsl (or the older attention_prefill.wgsl, for comparison). */
 
+#include "gpu/attention_shape.h"
 #include "gpu/kernel_build.h"
 #include "gpu/kernels.h"
 #include "graph/fuse.h"
@@ -13,11 +14,6 @@
 enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 4 };
 enum { MANY_LEAST_KEYS = 64, MANY_WORKGROUPS = 256, MANY_SPLITS = 32 };
 enum { MOST_QUERIES = 8, PREFILL_QUERIES = 16 };
-
-static const char *number_word(uint32_t n) {
-    static const char *const words[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8" };
-    return n < COUNT_OF(words) ? words[n] : n == 16 ? "16" : n == 32 ? "32" : n == 64 ? "64" : "128";
-}
 
 /* Pairs (token, head) of one K/V head. */
 static uint64_t queries_of_kv_head(const op *o, const gpu_kv *kv, uint32_t tokens) {
@@ -49,69 +45,25 @@ static block_shape choose_blocks(const gpu_info *info, const op *o, const gpu_kv
     return (block_shape){ 64, 32, chunk, 32, 8, kv->head > 128 ? 2 : 1 };
 }
 
-/* What goes through workgroup memory in one step: eights of the head, and keys. On an H200 the long step is faster for heads of 256 and
- * more, the short one below; kernels_gpu compares them (gpu_info.attention_step). */
-typedef enum { SHORT_STEP, LONG_STEP } matrix_step;
-static const struct {
-    uint32_t chunk, value_keys;
-} matrix_steps[] = { [SHORT_STEP] = { 8, 16 }, [LONG_STEP] = { 16, 32 } };
-enum { LONG_STEP_HEAD = 256 };
+/* What attention_matrix.wgsl has in workgroup memory besides its tile. */
+enum { MATRIX_BESIDE = 4 * (ATTENTION_SHAPE_THREADS + 2), MATRIX_BESIDE_QUERY = 4 };
 
-/* How attention_matrix.wgsl divides a workgroup. */
-typedef struct {
-    matrix_step step;
-    uint32_t    queries, score_blocks, row_blocks, column_blocks, column_groups;
-    uint64_t    bytes; /* of workgroup memory */
-} matrix_shape;
-
-enum { MATRIX_THREADS = 256, MATRIX_KEYS = 64 };
-
-/* Divides the results among subgroups: by columns as far as that leaves few of them unused, the rest by rows. */
-static matrix_shape shape_matrices(const gpu_info *info, const gpu_kv *kv, uint32_t queries, matrix_step step) {
-    const uint32_t m = info->matrix_rows, subgroups = MATRIX_THREADS / info->subgroup_max;
-    const uint32_t rows = queries / m, columns = rounded_up(kv->head, m);
-    matrix_shape   s = { .queries = queries, .step = step, .score_blocks = rows * (MATRIX_KEYS / m) / subgroups };
-    uint32_t       fewest = UINT32_MAX;
-    for (uint32_t groups = subgroups; groups && subgroups / groups <= rows; groups /= 2) {
-        const uint32_t all = rounded_up(columns, groups) * groups;
-        if (all >= fewest) continue;
-        fewest = all;
-        s.column_groups = groups;
-        s.column_blocks = all / groups;
-        s.row_blocks = rows / (subgroups / groups);
-    }
-    const uint64_t row = matrix_steps[step].chunk + 1;
-    const uint64_t values = matrix_steps[step].value_keys * (fewest * m / 8 + 1);
-    const uint64_t second = max_size(MATRIX_KEYS * row, max_size(values, subgroups * m * m / 4));
-    s.bytes =
-        16 * max_size(queries * row + second, queries * (MATRIX_KEYS / 4 + 1)) + 4 * (MATRIX_THREADS + queries + 2);
-    return s;
-}
-
-/* With the long step if that fits, else the short one. */
-static matrix_shape step_matrices(const gpu_info *info, const gpu_kv *kv, uint32_t queries) {
-    if (info->attention_step)
-        return shape_matrices(info, kv, queries, info->attention_step == 1 ? SHORT_STEP : LONG_STEP);
-    const matrix_shape s = shape_matrices(info, kv, queries, kv->head < LONG_STEP_HEAD ? SHORT_STEP : LONG_STEP);
-    return s.bytes <= info->max_workgroup_bytes ? s : shape_matrices(info, kv, queries, SHORT_STEP);
+static attention_shape matrix_shape(const gpu_info *info, const gpu_kv *kv, uint32_t queries) {
+    return attention_shape_of(info, kv->head, queries, MATRIX_BESIDE + queries * MATRIX_BESIDE_QUERY);
 }
 
 /* 64 queries, or 32: if the results of 64 would not fit the registers, if there are no more, or if memory is short. */
-static matrix_shape choose_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
-    const matrix_shape large = step_matrices(info, kv, 64);
-    const bool         small =
+static attention_shape choose_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    const attention_shape large = matrix_shape(info, kv, 64);
+    const bool            small =
         kv->head > 256 || queries_of_kv_head(o, kv, tokens) <= 32 || large.bytes > info->max_workgroup_bytes;
-    return small ? step_matrices(info, kv, 32) : large;
+    return small ? matrix_shape(info, kv, 32) : large;
 }
 
-/* The matrices of a GPU that the kernel can use: square ones, and subgroups whose threads fill a workgroup. */
 static bool takes_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
-    const uint32_t m = info->matrix_rows;
-    if (!info->subgroup_matrix || !info->matrix_attention || kv->precise || kv->type == TYPE_F32) return false;
-    if (m != info->matrix_columns || m != info->matrix_depth || (m != 8 && m != 16)) return false;
-    if (info->subgroup_max != 32 && info->subgroup_max != 64) return false;
-    if (kv->head % 8 || o->in[0]->offset % 4) return false;
-    const matrix_shape s = choose_matrices(info, o, kv, tokens);
+    if (kv->precise || kv->type == TYPE_F32 || o->in[0]->offset % 4 || !attention_shape_possible(info, kv->head))
+        return false;
+    const attention_shape s = choose_matrices(info, o, kv, tokens);
     return s.score_blocks && s.bytes <= info->max_workgroup_bytes;
 }
 
@@ -119,11 +71,11 @@ static bool takes_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, 
 typedef enum { ATTENTION_DECODE, ATTENTION_PREFILL, ATTENTION_BLOCKS, ATTENTION_MATRIX, ATTENTION_BANDS } attention_way;
 
 /* attention_bands.wgsl wants matrices of BAND_QUERIES rows, and subgroups of BAND_LANES threads. */
-enum { BAND_QUERIES = 16, BAND_LANES = 32, BAND_HEAD = 64, BAND_LARGEST_HEAD = 80 };
+enum { BAND_QUERIES = 16, BAND_LANES = 32, BAND_KEYS = 64, BAND_HEAD = 64, BAND_LARGEST_HEAD = 80 };
 
 static bool bands_fit(const gpu_info *info, uint32_t head, uint32_t bands) {
     const uint64_t row = (head > BAND_HEAD ? BAND_LARGEST_HEAD : BAND_HEAD) / 8 + 1, queries = bands * BAND_QUERIES;
-    const uint64_t bytes = 16 * (queries * (MATRIX_KEYS / 4 + 1) + MATRIX_KEYS * row) + 4 * (queries + 1);
+    const uint64_t bytes = 16 * (queries * (BAND_KEYS / 4 + 1) + BAND_KEYS * row) + 4 * (queries + 1);
     return bytes <= info->max_workgroup_bytes;
 }
 
@@ -151,7 +103,7 @@ static uint32_t attention_queries(const gpu_info *info, const op *o, const gpu_k
     switch (choose_attention(info, o, kv, tokens)) {
     case ATTENTION_DECODE: return decode_queries(info, o, kv, tokens);
     case ATTENTION_PREFILL: return PREFILL_QUERIES;
-    case ATTENTION_MATRIX: return choose_matrices(info, o, kv, tokens).queries;
+    case ATTENTION_MATRIX: return choose_matrices(info, o, kv, tokens).rows;
     case ATTENTION_BANDS: return bands_queries(info, o, kv, tokens);
     default: return choose_blocks(info, o, kv, tokens).queries;
     }
@@ -234,7 +186,7 @@ static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens)
 static void share_out(gpu_kernel *k, const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens,
                       uint32_t splits) {
     const bool many = choose_attention(info, o, kv, tokens) != ATTENTION_DECODE;
-    kernel_define(k, "QUERIES", number_word(attention_queries(info, o, kv, tokens)));
+    kernel_define(k, "QUERIES", attention_word(attention_queries(info, o, kv, tokens)));
     kernel_constant(k, "splits", splits);
     kernel_constant(k, "least", many ? MANY_LEAST_KEYS : LEAST_KEYS);
 }
@@ -245,11 +197,11 @@ static gpu_kernel blocks_kernel(const gpu_info *info, const op *o, const gpu_kv 
     attention_tiles(&k, o, kv, tokens, b.queries);
     attention_common(&k, o, kv, tokens);
     share_out(&k, info, o, kv, tokens, splits);
-    kernel_define(&k, "KEYS", number_word(b.keys));
-    kernel_define(&k, "CHUNK", number_word(b.chunk));
-    kernel_define(&k, "LANES", number_word(b.lanes));
-    kernel_define(&k, "OWN", number_word(b.own));
-    kernel_define(&k, "STEPS", number_word(b.steps));
+    kernel_define(&k, "KEYS", attention_word(b.keys));
+    kernel_define(&k, "CHUNK", attention_word(b.chunk));
+    kernel_define(&k, "LANES", attention_word(b.lanes));
+    kernel_define(&k, "OWN", attention_word(b.own));
+    kernel_define(&k, "STEPS", attention_word(b.steps));
     kernel_define(&k, "FINAL", kernel_flag(splits == 1));
     kernel_define(&k, "LOGS", kernel_flag(keeps_logs(o) && splits == 1));
     attention_binds(&k, splits == 1 ? BIND_OUT : BIND_PARTIAL);
@@ -258,19 +210,12 @@ static gpu_kernel blocks_kernel(const gpu_info *info, const op *o, const gpu_kv 
 }
 
 static gpu_kernel matrix_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
-    const matrix_shape s = choose_matrices(info, o, kv, tokens);
-    gpu_kernel         k = { .file = "attention_matrix.wgsl", .x = splits };
-    attention_tiles(&k, o, kv, tokens, s.queries);
+    const attention_shape s = choose_matrices(info, o, kv, tokens);
+    gpu_kernel            k = { .file = "attention_matrix.wgsl", .x = splits };
+    attention_tiles(&k, o, kv, tokens, s.rows);
     attention_common(&k, o, kv, tokens);
     share_out(&k, info, o, kv, tokens, splits);
-    kernel_define(&k, "CHUNK", number_word(matrix_steps[s.step].chunk));
-    kernel_define(&k, "VALUE_KEYS", number_word(matrix_steps[s.step].value_keys));
-    kernel_define(&k, "SUBGROUP", number_word(info->subgroup_max));
-    kernel_define(&k, "MATRIX", number_word(info->matrix_rows));
-    kernel_define(&k, "SCORE_BLOCKS", number_word(s.score_blocks));
-    kernel_define(&k, "ROW_BLOCKS", number_word(s.row_blocks));
-    kernel_define(&k, "COLUMN_BLOCKS", number_word(s.column_blocks));
-    kernel_define(&k, "COLUMN_GROUPS", number_word(s.column_groups));
+    attention_shape_define(&k, info, &s);
     kernel_define(&k, "FINAL", kernel_flag(splits == 1));
     attention_binds(&k, splits == 1 ? BIND_OUT : BIND_PARTIAL);
     return k;

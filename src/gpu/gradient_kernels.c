@@ -2,6 +2,7 @@
 
 #include "gpu/gradient_kernels.h"
 
+#include "gpu/attention_shape.h"
 #include "gpu/kernel_build.h"
 
 #include <math.h>
@@ -251,11 +252,36 @@ gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, erro
 /* ---- attention ---- */
 
 enum { ATTENTION_BACK_ROWS = 16 }; /* `batch` in attention_back.wgsl */
-enum { ATTENTION_BACK_WORKGROUPS = 512, ATTENTION_BACK_SPLITS = 16 };
+enum { ATTENTION_BACK_WORKGROUPS = 512, ATTENTION_BACK_LEAST_WORKGROUPS = 128, ATTENTION_BACK_SPLITS = 16 };
 
-uint32_t gpu_attention_back_splits(const gpu_info *info, const gpu_kv *kv, uint32_t tokens) {
-    const uint64_t tiles = (uint64_t)rounded_up(tokens, ATTENTION_BACK_ROWS) * kv->kv_heads;
-    const uint64_t wanted = info->software ? 2 : ATTENTION_BACK_WORKGROUPS;
+/* 64 rows, or 32: if the results of 64 would not fit the registers, if memory is short, or if queries would be the rows of too few
+ * workgroups (for keys, splits make more of them). */
+static attention_shape attention_back_shape(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    /* of attention_back_matrix.wgsl besides its tile: for all threads, for own rows, for others */
+    enum { BESIDE = 4 * (ATTENTION_SHAPE_THREADS + 1) + 28 * ATTENTION_SHAPE_OTHERS, BESIDE_ROW = 12 };
+    const attention_shape large = attention_shape_of(info, kv->head, 64, BESIDE + 64 * BESIDE_ROW);
+    const bool            few = o->kind == OP_ATTENTION_BACK_Q && !info->software &&
+                     tokens * o->in[0]->ne[1] < (uint64_t)64 * ATTENTION_BACK_LEAST_WORKGROUPS;
+    return kv->head > 256 || few || large.bytes > info->max_workgroup_bytes
+               ? attention_shape_of(info, kv->head, 32, BESIDE + 32 * BESIDE_ROW)
+               : large;
+}
+
+bool gpu_attention_back_by_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    if (!attention_shape_possible(info, kv->head) || gpu_few_columns(info, tokens) || o->in[0]->offset % 4)
+        return false;
+    const attention_shape s = attention_back_shape(info, o, kv, tokens);
+    return s.score_blocks && s.bytes <= info->max_workgroup_bytes;
+}
+
+static uint32_t attention_back_rows(const gpu_info *info, const op *o, const gpu_attention_back_job *job) {
+    return job->halves ? attention_back_shape(info, o, &job->kv, job->tokens).rows : ATTENTION_BACK_ROWS;
+}
+
+uint32_t gpu_attention_back_splits(const gpu_info *info, const op *o, const gpu_attention_back_job *job) {
+    const uint64_t each = job->halves ? 2 : 1; /* workgroups for a tile of a K/V head */
+    const uint64_t tiles = each * rounded_up(job->tokens, attention_back_rows(info, o, job)) * job->kv.kv_heads;
+    const uint64_t wanted = info->software ? 2 * each : ATTENTION_BACK_WORKGROUPS;
     uint32_t       splits = 1;
     while (splits < ATTENTION_BACK_SPLITS && tiles * splits < wanted) splits *= 2;
     return splits;
@@ -264,50 +290,72 @@ uint32_t gpu_attention_back_splits(const gpu_info *info, const gpu_kv *kv, uint3
 /* Values of keys and of values, of each token. */
 static uint64_t attention_back_row(const gpu_kv *kv) { return (uint64_t)2 * kv->kv_heads * kv->head; }
 
-uint64_t gpu_attention_back_partial_bytes(const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
-    return splits > 1 ? splits * tokens * attention_back_row(kv) * sizeof(float) : 0;
+uint64_t gpu_attention_back_partial_bytes(const gpu_attention_back_job *job) {
+    return job->splits > 1 ? job->splits * job->tokens * attention_back_row(&job->kv) * sizeof(float) : 0;
 }
 
-gm_status gpu_attention_back_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
-                                     size_t *count, error *e) {
+/* What attention_back.wgsl and attention_back_matrix.wgsl differ in. */
+static void attention_back_way(gpu_kernel *k, const gpu_info *info, const op *o, const gpu_attention_back_job *job) {
     static const char *const steps[] = { "0", "1", "2", "4", "4" };
     const tensor            *q = o->in[0], *d = o->in[2];
-    const bool               queries = o->kind == OP_ATTENTION_BACK_Q;
+    const gpu_kv            *kv = &job->kv;
+    if (job->halves) {
+        const attention_shape s = attention_back_shape(info, o, kv, job->tokens);
+        k->file = "attention_back_matrix.wgsl";
+        kernel_define(k, "QUADS", "1");
+        kernel_define(k, "QUERIES", attention_word(s.rows));
+        attention_shape_define(k, info, &s);
+        kernel_constant(k, "d_scales", gpu_quantised_scales_at(info, (uint32_t)(d->ne[0] * d->ne[1]), job->tokens));
+        if (o->kind == OP_ATTENTION_BACK_KV) k->z *= 2;
+    } else {
+        k->file = "attention_back.wgsl";
+        kernel_define(k, "QUADS", kernel_flag((kv->head | q->offset | d->offset) % 4 == 0));
+        kernel_define(k, "STEPS", steps[rounded_up(kv->head, 128)]);
+        kernel_constant(k, "d_offset", (double)d->offset);
+    }
+}
+
+gm_status gpu_attention_back_kernels(const gpu_info *info, const op *o, const gpu_attention_back_job *job,
+                                     gpu_kernel out[2], size_t *count, error *e) {
+    const tensor  *q = o->in[0];
+    const gpu_kv  *kv = &job->kv;
+    const bool     queries = o->kind == OP_ATTENTION_BACK_Q;
+    const bool     partial = !queries && job->splits > 1;
+    const uint32_t tokens = job->tokens, tile = attention_back_rows(info, o, job);
     TRY(gpu_kv_check(kv, e));
-    *out = (gpu_kernel){ .file = "attention_back.wgsl", .x = 1, .z = kv->kv_heads };
+    *out = (gpu_kernel){ .x = 1, .z = kv->kv_heads };
+    attention_back_way(out, info, o, job);
     kernel_define(out, "KIND", queries ? "queries" : "keys");
     kernel_define(out, "KV_TYPE", gpu_kv_type_word(kv->type));
-    kernel_define(out, "QUADS", kernel_flag((kv->head | q->offset | d->offset) % 4 == 0));
     kernel_define(out, "SLIDING", kernel_flag(o->window > 0));
     kernel_define(out, "ONE", "0");
-    kernel_define(out, "STEPS", steps[rounded_up(kv->head, 128)]);
     kernel_constant(out, "head", kv->head);
     kernel_constant(out, "heads", (double)q->ne[1]);
     kernel_constant(out, "kv_heads", kv->kv_heads);
     kernel_constant(out, "q_offset", (double)q->offset);
-    kernel_constant(out, "d_offset", (double)d->offset);
-    const bool partial = !queries && splits > 1;
     kernel_bind(out, BIND_IN + 0);
     kernel_bind(out, partial ? BIND_PARTIAL : BIND_OUT);
     kernel_bind(out, BIND_RUN);
     kernel_bind(out, BIND_KEYS);
     kernel_bind(out, BIND_VALUES);
-    for (int i = 2; i < 5; i++) kernel_bind(out, BIND_IN + i);
+    kernel_bind(out, job->halves ? BIND_QUANTISED : BIND_IN + 2);
+    kernel_bind(out, BIND_IN + 3);
+    kernel_bind(out, BIND_IN + 4);
     *count = 1;
     if (partial) {
         const uint32_t rows = (uint32_t)attention_back_row(kv);
         const tensor  *y = o->out;
-        kernel_constant(out, "splits", splits);
+        kernel_constant(out, "splits", job->splits);
         kernel_constant(out, "split_stride", (double)tokens * rows);
-        out->x = splits;
+        out->x = job->splits;
         gpu_matmul_sum_kernel(&out[(*count)++], &(gpu_sum_job){ .rows = rows,
-                                                                .splits = splits,
+                                                                .splits = job->splits,
                                                                 .tokens = tokens,
                                                                 .y = { (uint32_t)y->offset, (uint32_t)y->token_stride,
                                                                        (uint32_t)y->row_stride } });
     }
-    out->tile_queries = ATTENTION_BACK_ROWS;
+    out->tile_queries = tile;
     out->token_queries = queries ? (uint32_t)q->ne[1] / kv->kv_heads : 1;
-    out->y = rounded_up((uint64_t)tokens * out->token_queries, ATTENTION_BACK_ROWS);
+    out->y = rounded_up((uint64_t)tokens * out->token_queries, tile);
     return GM_OK;
 }

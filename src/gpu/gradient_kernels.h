@@ -12,12 +12,21 @@ gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, erro
 /* CONCAT: a dispatch for each input; returns their number. */
 size_t gpu_concat_kernels(gpu_kernel out[OP_INPUTS], const op *o, uint32_t count);
 
-/* ATTENTION_BACK_Q and ATTENTION_BACK_KV. The latter divides the queries among so many workgroups: with more than one, their sums go to
- * BIND_PARTIAL, and gpu_matmul_sum_kernel adds them. Returns the number of dispatches in *count. */
-uint32_t  gpu_attention_back_splits(const gpu_info *info, const gpu_kv *kv, uint32_t tokens);
-uint64_t  gpu_attention_back_partial_bytes(const gpu_kv *kv, uint32_t tokens, uint32_t splits);
-gm_status gpu_attention_back_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
-                                     size_t *count, error *e);
+/* ATTENTION_BACK_Q and ATTENTION_BACK_KV. The latter divides the queries among so many workgroups (splits): with more than one, their sums
+ * go to BIND_PARTIAL, and gpu_matmul_sum_kernel adds them. Returns the number of dispatches in *count. */
+typedef struct {
+    gpu_kv   kv;
+    uint32_t tokens, splits;
+    bool halves; /* the gradients are in f16, in BIND_QUANTISED, a row for each token: gpu_attention_back_by_matrices */
+} gpu_attention_back_job;
+
+/* Whether such an op should go to subgroup matrices, if f16 is allowed at all. */
+bool gpu_attention_back_by_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens);
+/* Of ATTENTION_BACK_KV; job.splits does not matter. */
+uint32_t  gpu_attention_back_splits(const gpu_info *info, const op *o, const gpu_attention_back_job *job);
+uint64_t  gpu_attention_back_partial_bytes(const gpu_attention_back_job *job);
+gm_status gpu_attention_back_kernels(const gpu_info *info, const op *o, const gpu_attention_back_job *job,
+                                     gpu_kernel out[2], size_t *count, error *e);
 
 /* MATMUL_BACK and MATMUL_EXPERTS_BACK: a dispatch for each tile of the weights. The rows that are summed are divided among the tiles, and
  * more finely where there would be too few workgroups. If there are several parts, they go to BIND_PARTIAL, and gpu_matmul_sum_kernel adds

@@ -45,7 +45,7 @@ typedef struct {
     const gpu_weight *weight;                /* EMBED, PRODUCTS: the matrix */
     uint32_t          part_first, part_rows; /* PRODUCTS: its rows, if others lie joined with them; part_rows 0: all */
     bool              gathered; /* EMBED: the host looks up the rows, and writes them before the first dispatch */
-    bool              q8;       /* PRODUCTS, SHRINKS: reads its input in 8 bits, from the item `quantised` */
+    bool              q8;       /* PRODUCTS, SHRINKS, …_BACK: reads an input in 8 bits or f16, from `quantised` */
     bool              groups;   /* PRODUCTS: reads the pairs grouped by expert, from the item `grouped` */
     gpu_column        column;   /* PRODUCTS with few columns, SHRINKS: how they are read, unless q8 */
     bool              gives_q8; /* PRODUCTS: writes its result in 8 bits; its only reader has COLUMN_GIVEN */
@@ -135,9 +135,13 @@ struct gpu_plan {
     void             *visit_user;
 };
 
+static inline bool op_is_attention_back(const op *o) {
+    return o->kind == OP_ATTENTION_BACK_Q || o->kind == OP_ATTENTION_BACK_KV;
+}
+
 static inline bool op_has_cache(const op *o) {
     return o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS || o->kind == OP_ATTEND ||
-           o->kind == OP_ATTENTION_BACK_Q || o->kind == OP_ATTENTION_BACK_KV;
+           op_is_attention_back(o);
 }
 
 static inline bool op_is_product_back(const op *o) {
@@ -146,6 +150,7 @@ static inline bool op_is_product_back(const op *o) {
 
 /* Which input of a product, or of SHRINKS, has the columns, */
 static inline int product_column(const op *o) {
+    if (op_is_attention_back(o)) return 2; /* gradients */
     return op_is_product_back(o) || o->kind == OP_CANVAS_HEAD ? 1 : FUSED_A;
 }
 /* and which one the routes. */
@@ -180,17 +185,18 @@ gm_status plan_decide(gpu_plan *p, error *e);
 gm_status plan_lay_out(gpu_plan *p, error *e);
 
 /* Elements that lie between the aligned offset at which a value is bound and its own. */
-uint64_t        plan_beyond_alignment(const tensor *t);
-bool            plan_precise(const gpu_plan *p); /* f32 in every product */
-gpu_kv          plan_kv(const gpu_plan *p, const op *o);
-double          plan_work(const gpu_plan *p, const op *o);        /* about how many operations */
-gpu_groups      plan_groups(const gpu_plan *p, size_t i);         /* of a product of experts */
-gpu_clips       plan_clips(const op *o);                          /* of a product */
-gpu_corrections plan_corrections(const gpu_plan *p, const op *o); /* the same */
-uint64_t        plan_shrunk_stride(const gpu_plan *p, size_t i);  /* of the rows of a SHRINKS' result */
-gpu_matmul_job  plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
-gpu_back_job    plan_back_job(const gpu_plan *p, size_t i);
-gpu_canvas_job  plan_canvas_job(const gpu_plan *p, size_t i);
+uint64_t               plan_beyond_alignment(const tensor *t);
+bool                   plan_precise(const gpu_plan *p); /* f32 in every product */
+gpu_kv                 plan_kv(const gpu_plan *p, const op *o);
+double                 plan_work(const gpu_plan *p, const op *o);        /* about how many operations */
+gpu_groups             plan_groups(const gpu_plan *p, size_t i);         /* of a product of experts */
+gpu_clips              plan_clips(const op *o);                          /* of a product */
+gpu_corrections        plan_corrections(const gpu_plan *p, const op *o); /* the same */
+uint64_t               plan_shrunk_stride(const gpu_plan *p, size_t i);  /* of the rows of a SHRINKS' result */
+gpu_matmul_job         plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
+gpu_back_job           plan_back_job(const gpu_plan *p, size_t i);
+gpu_attention_back_job plan_attention_back_job(const gpu_plan *p, size_t i);
+gpu_canvas_job         plan_canvas_job(const gpu_plan *p, size_t i);
 
 /* ---- plan_record.c ---- */
 

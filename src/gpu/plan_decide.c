@@ -206,6 +206,16 @@ static void plan_decide_shrinks(gpu_plan *p, size_t i) {
     p->ops[i].by_attention = true;
 }
 
+static void plan_decide_attention_back(gpu_plan *p, size_t i) {
+    const op       *o = &p->g.ops[i];
+    const gpu_info *info = gpu_host_info(p->backend->host);
+    const gpu_kv    kv = plan_kv(p, o);
+    p->ops[i].q8 = !p->backend->precise && gpu_attention_back_by_matrices(info, o, &kv, p->tokens);
+    if (o->kind != OP_ATTENTION_BACK_KV) return;
+    const gpu_attention_back_job job = plan_attention_back_job(p, i);
+    p->ops[i].splits = gpu_attention_back_splits(info, o, &job);
+}
+
 gm_status plan_decide(gpu_plan *p, error *e) {
     const graph *g = &p->g;
     value_use   *uses = calloc(max_size(g->value_count, 1), sizeof *uses);
@@ -225,10 +235,7 @@ gm_status plan_decide(gpu_plan *p, error *e) {
             d->q8 = gpu_back_by_matrices(gpu_host_info(p->backend->host), &d->weight->layout, plan_count(p, o->out));
         if (o->kind == OP_CANVAS_HEAD) d->q8 = plan_canvas_takes_q8(p, o);
         if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) d->splits = plan_splits(p, o);
-        if (o->kind == OP_ATTENTION_BACK_KV) {
-            const gpu_kv kv = plan_kv(p, o);
-            d->splits = gpu_attention_back_splits(gpu_host_info(p->backend->host), &kv, p->tokens);
-        }
+        if (op_is_attention_back(o)) plan_decide_attention_back(p, i);
         if (o->kind == OP_GEGLU) d->aligned = plan_base(o->in[0]) != plan_base(o->in[1]);
     }
     for (size_t i = 0; i < g->op_count && !status; i++) plan_decide_column(p, i, uses);
@@ -347,6 +354,12 @@ gpu_back_job plan_back_job(const gpu_plan *p, size_t i) {
                            .y = plan_place(o->out) };
 }
 
+gpu_attention_back_job plan_attention_back_job(const gpu_plan *p, size_t i) {
+    return (gpu_attention_back_job){
+        .kv = plan_kv(p, &p->g.ops[i]), .tokens = p->tokens, .splits = p->ops[i].splits, .halves = p->ops[i].q8
+    };
+}
+
 gpu_canvas_job plan_canvas_job(const gpu_plan *p, size_t i) {
     const op *o = &p->g.ops[i];
     return (gpu_canvas_job){ .weights = &p->ops[i].weight->layout,
@@ -384,7 +397,7 @@ double plan_work(const gpu_plan *p, const op *o) {
     for (size_t j = 0; j < 2 && o->rank; j++) {
         if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT) work += 2 * (double)o->in[j]->ne[0] * count;
     }
-    if (o->kind == OP_ATTENTION || o->kind == OP_ATTENTION_BACK_Q || o->kind == OP_ATTENTION_BACK_KV) {
+    if (o->kind == OP_ATTENTION || op_is_attention_back(o)) {
         const double seen = o->window && o->window < p->tokens ? o->window : p->tokens;
         work += 10 * (double)(o->in[0]->ne[0] * o->in[0]->ne[1]) * p->tokens * seen;
     }
@@ -397,6 +410,8 @@ double plan_work(const gpu_plan *p, const op *o) {
 typedef struct {
     int32_t  quantised, grouped, slotted;
     uint32_t quantised_by; /* the op whose bounds clipped what is in `quantised` */
+    int32_t  halved;       /* gradients of an attention, for both of its ops */
+    uint32_t halved_by;
 } value_notes;
 
 static int32_t item_new(gpu_plan *p, uint64_t bytes, uint32_t now) {
@@ -434,8 +449,8 @@ static uint64_t product_partial_bytes(const gpu_plan *p, size_t i) {
 static uint64_t plan_partial_bytes(const gpu_plan *p, size_t i) {
     const op *o = &p->g.ops[i];
     if (o->kind == OP_ATTENTION_BACK_KV) {
-        const gpu_kv kv = plan_kv(p, o);
-        return gpu_attention_back_partial_bytes(&kv, p->tokens, p->ops[i].splits);
+        const gpu_attention_back_job job = plan_attention_back_job(p, i);
+        return gpu_attention_back_partial_bytes(&job);
     }
     if (p->ops[i].splits) return gpu_attention_partial_bytes(o, p->tokens, p->ops[i].splits);
     if (o->kind == OP_PRODUCTS) return product_partial_bytes(p, i);
@@ -452,6 +467,20 @@ static bool same_clips(const op *a, const op *b) {
     return a->clips_in == b->clips_in && (!a->clips_in || (a->least == b->least && a->most == b->most));
 }
 
+/* The gradients of an attention in f16, which both of its ops read. */
+static void plan_lay_out_gradients(gpu_plan *p, uint32_t i, value_notes *notes) {
+    plan_op      *d = &p->ops[i];
+    const tensor *x = p->g.ops[i].in[product_column(&p->g.ops[i])];
+    value_notes  *note = &notes[plan_base(x)->index];
+    d->makes_quantised = note->halved < 0 || p->g.ops[note->halved_by].in[product_column(&p->g.ops[i])] != x;
+    if (d->makes_quantised) {
+        note->halved = item_new(p, gpu_quantised_bytes((uint32_t)(x->ne[0] * x->ne[1]), p->tokens), i);
+        note->halved_by = i;
+    }
+    d->quantised = note->halved;
+    item_live_at(&p->items[d->quantised], i);
+}
+
 /* Scratch memory of an op: partial sums, its input in 8 bits, the pairs grouped by expert. Products with the same input
  * share the last two, unless they clip it differently. */
 static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
@@ -465,7 +494,8 @@ static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
         note->quantised = d->quantised = item_new(p, gpu_quantised_bytes((uint32_t)x->ne[0], plan_count(p, x)), i);
         note->quantised_by = i;
     }
-    if (d->q8) {
+    if (d->q8 && op_is_attention_back(o)) plan_lay_out_gradients(p, i, notes);
+    else if (d->q8) {
         const tensor  *x = o->in[product_column(o)];
         value_notes   *note = &notes[plan_base(x)->index];
         const uint64_t rows = (uint64_t)plan_count(p, x) * x->ne[1];
@@ -528,7 +558,7 @@ gm_status plan_lay_out(gpu_plan *p, error *e) {
         return fail_memory(e, "a plan's items", g->value_count * sizeof *p->items);
     }
     for (size_t i = 0; i < g->value_count; i++) {
-        notes[i] = (value_notes){ -1, -1, -1, 0 };
+        notes[i] = (value_notes){ .quantised = -1, .grouped = -1, .slotted = -1, .halved = -1 };
         item_new(p, 0, UINT32_MAX);
         p->items[i].last = 0;
     }

@@ -264,6 +264,7 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
     const op      *o = &p->g.ops[r->index];
     const plan_op *d = &p->ops[r->index];
     const tensor  *x = o->in[product_column(o)];
+    const bool     whole = op_is_attention_back(o); /* the heads of a token are one row */
     if (d->makes_slotted) {
         gpu_kernel   k = { 0 };
         const size_t at = p->words.count;
@@ -275,8 +276,8 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
     if (d->makes_quantised) {
         gpu_kernel             k = { 0 };
         const gpu_quantise_job job = { .input = (uint32_t)product_column(o),
-                                       .k = (uint32_t)x->ne[0],
-                                       .rows = (uint32_t)x->ne[1],
+                                       .k = (uint32_t)(whole ? x->ne[0] * x->ne[1] : x->ne[0]),
+                                       .rows = whole ? 1 : (uint32_t)x->ne[1],
                                        .tokens = plan_count(p, x),
                                        .outputs = x->axis == AXIS_OUTPUTS,
                                        .factored = o->factored,
@@ -337,6 +338,17 @@ static gm_status record_product_back(op_recorder *r, error *e) {
         &k, &(gpu_sum_job){
                 .rows = job.weights->k, .splits = parts, .tokens = job.tokens, .outputs = job.outputs, .y = job.y });
     return op_dispatch(r, &k, e);
+}
+
+static gm_status record_attention_back(op_recorder *r, error *e) {
+    gpu_plan                    *p = r->plan;
+    const gpu_attention_back_job job = plan_attention_back_job(p, r->index);
+    gpu_kernel                   k[2] = { { 0 }, { 0 } };
+    size_t                       count;
+    TRY(record_product_inputs(r, e));
+    TRY(gpu_attention_back_kernels(gpu_host_info(p->backend->host), &p->g.ops[r->index], &job, k, &count, e));
+    for (size_t i = 0; i < count; i++) TRY(op_dispatch(r, &k[i], e));
+    return GM_OK;
 }
 
 /* CANVAS_HEAD: chunk by chunk. Each chunk has numbers of its own. */
@@ -407,9 +419,7 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
     case OP_MATMUL_BACK:
     case OP_MATMUL_EXPERTS_BACK: return record_product_back(&r, e);
     case OP_ATTENTION_BACK_Q:
-    case OP_ATTENTION_BACK_KV:
-        TRY(gpu_attention_back_kernels(o, &kv, p->tokens, p->ops[i].splits, k, &count, e));
-        break;
+    case OP_ATTENTION_BACK_KV: return record_attention_back(&r, e);
     case OP_CONCAT: count = gpu_concat_kernels(k, o, plan_count(p, o->out)); break;
     case OP_KV_STORE: TRY(gpu_kv_store_kernel(o, &kv, p->tokens, k, e)); break;
     case OP_ATTENTION:

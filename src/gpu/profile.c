@@ -121,7 +121,7 @@ static double dispatch_flops(const gpu_submission *s, const op *o, const gpu_ker
     if (op_is_product_back(o) && kernel_binds(k, BIND_WEIGHTS))
         return 2.0 * (double)(o->in[0]->ne[0] * o->in[0]->ne[1]) * axis_count(&s->in, o->out->axis) *
                (o->used ? o->used : 1) / d->weight->layout.tiles;
-    if (o->kind == OP_ATTENTION_BACK_Q || o->kind == OP_ATTENTION_BACK_KV)
+    if (op_is_attention_back(o) && kernel_binds(k, BIND_KEYS))
         return (o->kind == OP_ATTENTION_BACK_Q ? 6.0 : 8.0) * run_view_of(&s->in, o->window > 0).pairs *
                (double)o->in[0]->ne[0] * (double)o->in[0]->ne[1];
     return 0;
