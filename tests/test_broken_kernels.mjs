@@ -79,6 +79,7 @@ const rows = [
     ["elementwise.wgsl", "out[to] = x * y;", "out[to] = x + y;", cases("vectors added and multiplied 2 × [40")],
     ["elementwise.wgsl", "exp(min(-y,", "exp(min(y,", cases("gate 2 ×")],
     ["elementwise.wgsl", "unit(numbers[1])", "unit(-numbers[0])", cases("vectors added and multiplied 2 × [40")],
+    ["elementwise.wgsl", "* width + first + i;", "* width + i;", cases("gradients of 8 parts")],
     ["elementwise.wgsl", "x /= f32(count);", "x /= f32(count) + 1.0;", cases("means of 9 tokens")],
     ["dropout.wgsl", "words[i] < below", "words[i] <= below / 2u", cases("dropout 0.25 of")],
     ["embed.wgsl", "run.records[token].position", "run.records[token].sequence", cases("embed by position 2 ×")],

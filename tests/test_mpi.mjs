@@ -52,23 +52,47 @@ function trains() {
     has(together(2, teach(data, "estimate", "--estimate")).stderr, "without mpirun", "an estimate");
 }
 
-// mpirun is told to end when a step is done; another number of processes goes on.
-async function goesOn() {
+// Ends mpirun when the line of a step is there, and resolves when it has ended.
+function torn(step, words) {
+    const child = spawn("mpirun", [...launch, "-np", "2", program, ...words], {env: clean});
+    let said = "";
+    child.stdout.on("data", (bytes) => {
+        said += bytes;
+        if (said.includes(`"event":"step","step":${step},`)) child.kill("SIGTERM");
+    });
+    child.stderr.resume();
+    return new Promise((done) => child.on("close", done));
+}
+
+const steps = (text) => new Map(events(text).filter((line) => line.event === "step").map((line) => [line.step, line.loss]));
+const pairs = examples.map(({prompt, completion}, i) => ({prompt, chosen: completion, rejected: `No ${"idea ".repeat(1 + i % 3)}`}));
+
+// As many processes as before: the same bits. Pairs are in batches with others in each epoch, so none may be measured again without the adapter.
+async function goesOn(name, rows, stops) {
+    const data = file(`${name}.jsonl`, rows), settings = ["--batch", "2", "--epochs", "16", "--checkpoint-every", "1"];
+    const whole = together(2, teach(data, `${name}-whole`, ...settings));
+    equals(whole.status, 0, `${name}, a whole training: ${whole.stderr}`);
+    const want = steps(whole.stdout), weights = (folder) => readFileSync(path(`${folder}/adapter_model.safetensors`));
+    for (const stop of stops) {
+        const out = `${name}-torn${stop}`;
+        check((await torn(stop, teach(data, out, ...settings))) !== 0 && existsSync(path(`${out}/checkpoint.gguf`)), `${out} was ended, and left a checkpoint`);
+        const rest = together(2, teach(data, out, ...settings, "--resume"));
+        equals(rest.status, 0, `${out} goes on: ${rest.stderr}`);
+        const got = steps(rest.stdout);
+        check(got.size && !got.has(1) && got.has(want.size), `${out} does not begin anew: ${show([...got.keys()])}`);
+        for (const [step, loss] of got) if (loss !== want.get(step)) check(false, `${out}, step ${step}: ${loss}, expected ${want.get(step)}`);
+        check(weights(out).equals(weights(`${name}-whole`)), `the adapter of ${out} is the same`);
+    }
+}
+
+// Another number of processes adds up in another order.
+async function goesOnAlone() {
     const data = file("more.jsonl", examples), settings = ["--batch", "2", "--epochs", "60", "--checkpoint-every", "1"];
     const whole = run(teach(data, "whole", "--accumulate", "2", ...settings));
     equals(whole.status, 0, `a whole training: ${whole.stderr}`);
-    const child = spawn("mpirun", [...launch, "-np", "2", program, ...teach(data, "torn", ...settings)], {env: clean});
-    let said = "";
-    const ended = new Promise((done) => child.on("close", done));
-    child.stdout.on("data", (bytes) => {
-        said += bytes;
-        if (said.includes('"event":"step","step":5,')) child.kill("SIGTERM");
-    });
-    child.stderr.resume();
-    check((await ended) !== 0 && existsSync(path("torn/checkpoint.gguf")), "it was ended, and left a checkpoint");
+    check((await torn(5, teach(data, "torn", ...settings))) !== 0 && existsSync(path("torn/checkpoint.gguf")), "it was ended, and left a checkpoint");
     const rest = run(teach(data, "torn", "--accumulate", "2", ...settings, "--resume"));
     equals(rest.status, 0, `one process goes on: ${rest.stderr}`);
-    const steps = (text) => new Map(events(text).filter((line) => line.event === "step").map((line) => [line.step, line.loss]));
     const [want, got] = [steps(whole.stdout), steps(rest.stdout)];
     check(got.size && !got.has(1) && got.has(want.size), `it does not begin anew: ${show([...got.keys()])}`);
     for (const [step, loss] of got) check(Math.abs(loss - want.get(step)) < 1e-4 * want.get(step), `step ${step}: ${loss}, expected ${want.get(step)}`);
@@ -111,7 +135,9 @@ function withoutPlugin() {
 
 await runAll(async () => {
     trains();
-    await goesOn();
+    await goesOn("completions", examples, [2, 9, 20]);
+    await goesOn("pairs", pairs, [2, 9, 20]);
+    await goesOnAlone();
     answers();
     withoutPlugin();
 });

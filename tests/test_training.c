@@ -339,7 +339,7 @@ typedef struct {
 static gm_status gather(void *user, float *values, size_t count, error *e) {
     gathered *g = user;
     (void)e;
-    if (g->calls++ < 2) return GM_OK; /* the counts and losses of the step */
+    if (g->calls++ < 3) return GM_OK; /* the counts, references and losses of the step */
     memcpy(g->values + g->count, values, count * sizeof *values);
     g->count += count;
     return GM_OK;
@@ -498,6 +498,76 @@ static void test_training_media(const char *name, const char *part, const char *
     gm_engine_close(engine);
 }
 
+/* ---- several processes ---- */
+
+/* A sum over two processes, one after the other: the first only writes down what it gives. */
+typedef struct {
+    float  given[MOST_STEPS];
+    size_t count;
+    bool   second;
+} fake_peers;
+
+static gm_status fake_sum(void *user, float *values, size_t count, error *e) {
+    fake_peers *p = user;
+    if (count > COUNT_OF(p->given)) return fail(e, GM_BAD_ARGUMENT, "%zu values are more than expected", count);
+    for (size_t i = 0; i < count; i++) {
+        if (p->second) values[i] += p->given[i];
+        else p->given[i] = values[i];
+    }
+    p->count = count;
+    return GM_OK;
+}
+
+/* Runs 1 to 3 are a step: pairs 0 and 5, then 1, then 4 and 2. Process 0 measures the first and the last of these runs. */
+static void test_shared_references(void) {
+    TEST("processes tell each other what they have measured of pairs, bit by bit");
+    enum { PAIRS = 6, RUNS = 4 };
+    static const size_t missing[2][4] = { { 1, 1, 1, 1 }, { 0, 5, 4, 2 } };
+    uint32_t            examples[PAIRS] = { 3, 0, 5, 1, 4, 2 }, firsts[RUNS + 1] = { 0, 1, 3, 4, 6 };
+    const data_epoch    order = { .examples = examples, .runs = firsts, .count = PAIRS, .run_count = RUNS };
+    for (size_t last = 0; last < 2; last++) {
+        fake_peers peers = { 0 };
+        error      e = { 0 };
+        double     known[2 * PAIRS], whole[2 * PAIRS];
+        for (size_t i = 0; i < 2 * PAIRS; i++) whole[i] = (i % 2 ? 1e-3 : 1e4) / (double)(i + 3);
+        for (size_t k = 0; k < 2; k++) {
+            const size_t          part = k ? last : 1 - last;
+            const training_shares shares = { fake_sum, &peers, part, 2 };
+            training_memo         m = { .references = known, .reference_count = 2 * PAIRS };
+            memcpy(known, whole, sizeof known);
+            for (size_t i = 0; i < 4; i++) known[2 * missing[part][i]] = known[2 * missing[part][i] + 1] = NAN;
+            peers.second = k;
+            CHECK_MESSAGE(!training_memo_share(&m, &order, 1, 3, &shares, &e), "%s", e.why);
+        }
+        CHECK(peers.count == 5 * 2 * 4 && !memcmp(known, whole, sizeof whole));
+    }
+}
+
+static gm_status fake_count(void *user, float *values, size_t count, error *e) {
+    (void)values, (void)count, (void)e;
+    ++*(size_t *)user;
+    return GM_OK;
+}
+
+static void test_sharing(gm_engine *engine) {
+    TEST("pairs are shared in each step and each evaluation");
+    size_t sums[2] = { 0 };
+    for (size_t i = 0; i < 2; i++) {
+        curve               c = { 0 };
+        gm_training_options o = training_of(i ? pairs : chats);
+        o.max_steps = 2;
+        o.eval_split = 0.25;
+        o.eval_every = 1;
+        gm_training *t = open_training(engine, &o);
+        if (t) training_share(t, &(training_shares){ fake_count, &sums[i], 0, 1 });
+        train_until(t, 0, &c);
+        CHECK_MESSAGE(c.status == GM_DONE && c.steps == 2 && c.eval_count == 3, "%s", why);
+        CHECK(t && training_memo_unknown(&t->memo, t->data) == 0);
+        gm_training_free(t);
+    }
+    CHECK_MESSAGE(sums[1] == sums[0] + 2 + 3, "%zu sums, and %zu of completions", sums[1], sums[0]);
+}
+
 static void test_preview(gm_engine *engine) {
     TEST("a preview, and files of an adapter");
     gm_training_options o = training_of(chats);
@@ -563,9 +633,11 @@ int main(void) {
         test_not_finite(engine);
         test_patience(engine);
         test_pairs(engine);
+        test_sharing(engine);
         test_preview(engine);
         test_any_time(engine);
     }
+    test_shared_references();
     test_training_media("tiny-mm", "image", "tiny-mm.png", GM_PART_IMAGE);
     test_training_media("tiny-mm", "audio", "tiny-mm.wav", GM_PART_AUDIO);
     test_training_media("tiny-mm-bidir", "image", "tiny-mm.png", GM_PART_IMAGE);

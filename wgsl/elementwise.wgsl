@@ -9,6 +9,7 @@
 //        softcap  factor · tanh(a / factor)
 //        select   the mean of a over `count` tokens from rows[t] on: the tokens whose outputs are wanted
 //        sum      Σ_t a[t, r, i]: one token comes out; SUMMED is how many come in
+//        place    a, as part of longer rows: out[t, r, first + i], of `width` units
 //
 //   a, b  f32, views: unit i of row r of token t at offset + t · token_stride + r · row_stride + i
 //   out   f32 [tokens, rows, n]     n, offsets and strides in units (unit.wgsl)
@@ -27,6 +28,8 @@ override b_row_stride:   u32 = 0u;
 override b_token_stride: u32 = 0u;
 override factor:         f32 = 1.0;
 override count:          u32 = 1u;
+override width:          u32 = 0u;
+override first:          u32 = 0u;
 
 @group(0) @binding(0) var<storage, read_write> a:    array<unit>;
 @group(0) @binding(1) var<storage, read_write> out:  array<unit>;
@@ -68,7 +71,11 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     let y = b[y_at];
 #endif
 #endif
+#if KIND == place
+    let to = (token * groups.y + row) * width + first + i;
+#else
     let to = (token * groups.y + row) * n + i;
+#endif
 #if KIND == add
     out[to] = x + y;
 #elif KIND == mul

@@ -7,12 +7,11 @@ enable subgroups;
 //        scatter  out[t] = Σ of a[o] over the outputs o of token t      the same
 //        sum      out[t] = Σ_r a[t, r]                                  the same; rows is 1
 //        weigh    out[t, e] = weight_e · a[t]; routes as in moe.wgsl    the same
-//        place    out[t, r, to + i] = a[t, r, i]                        the same; a row of out has `width` units
 //        norm     out[t, r] = s · (w · c − a · s² · mean(w · c · a)), s = 1/sqrt(mean(a²) + eps); w only with WEIGHT
 //        dot      out[t, r] = a[t, r] · c[t, r or 0]                    norm and dot: dispatch (rows, entries, 1)
 //
 //   a, b, c  f32, views: unit i of row r of entry t at offset + t · token_stride + r · row_stride + i     SHARED: a and b are one value
-//   out      f32 [entries, rows, n]     n, to, width, offsets and strides in units (unit.wgsl)
+//   out      f32 [entries, rows, n]     n, offsets and strides in units (unit.wgsl)
 
 #include "run.wgsl"
 #include "unit.wgsl"
@@ -28,8 +27,6 @@ override b_token_stride: u32 = 0u;
 override c_offset:       u32 = 0u;
 override c_row_stride:   u32 = 0u;
 override c_token_stride: u32 = 0u;
-override width:          u32 = 0u;
-override to:             u32 = 0u;
 override eps:            f32 = 0.0;
 const threads = 256u;
 
@@ -142,11 +139,9 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     var sum = unit();
     for (var r = 0u; r < rows; r++) { sum += a[x + r * a_row_stride]; }
     out[entry * n + i] = sum;
-#elif KIND == weigh
+#else
     let weight = bitcast<f32>(routes[entry * 2u * rows + rows + row]);
     out[(entry * rows + row) * n + i] = weight * a[x];
-#else
-    out[(entry * rows + row) * width + to + i] = a[x];
 #endif
 }
 #endif

@@ -3,8 +3,6 @@
 #include "adapter/adapter.h"
 #include "adapter/modules.h"
 
-#include <stdio.h>
-
 static gm_status check_shape(const adapter_pair *p, uint64_t in, uint64_t out, uint64_t experts, error *e) {
     if (p->in == in && p->out == out && p->experts == experts) return GM_OK;
     if (p->experts != experts)
@@ -18,11 +16,11 @@ static gm_status check_shape(const adapter_pair *p, uint64_t in, uint64_t out, u
 
 /* K and V of a layer that uses an earlier layer's: some files have the tensors, but nothing reads them. */
 static bool is_shared_kv(const adapter_pair *p, const model *m) {
-    unsigned layer = 0;
-    char     which = 0;
-    int      end = 0;
-    if (sscanf(p->base, "blk.%u.attn_%c.weight%n", &layer, &which, &end) != 2 || !end) return false;
-    return (which == 'k' || which == 'v') && layer < m->config.layers && !m->config.layer[layer].owns_kv;
+    const str base = str_of(p->base);
+    module_id id;
+    if (!str_starts_with(base, "blk.") || !module_of_tensor(base, &id)) return false;
+    if (!str_ends_with(base, ".attn_k.weight") && !str_ends_with(base, ".attn_v.weight")) return false;
+    return id.layer < m->config.layers && !m->config.layer[id.layer].owns_kv;
 }
 
 bool adapter_pair_is_unused(const adapter_pair *p, const model *m) { return is_shared_kv(p, m); }

@@ -476,6 +476,14 @@ static void attend_locally(const op *o, const cpu_context *c, size_t r) {
 }
 
 /* Values [from, from + n) of row r. */
+static void concat_row(const op *o, const cpu_context *c, size_t r) {
+    float *y = row_at(c, o->out, r);
+    for (size_t i = 0; i < o->count; i++) {
+        memcpy(y, row_at(c, o->in[i], r), o->in[i]->ne[0] * sizeof *y);
+        y += o->in[i]->ne[0];
+    }
+}
+
 static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t from, size_t n) {
     const op          *o = s->op;
     const cpu_kernels *k = c->kernels;
@@ -492,6 +500,7 @@ static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size
         k->rope(row_at(c, o->out, r), row_at(c, b, r / a->ne[1] * b->ne[1] + r % b->ne[1]), n);
         break;
     case OP_KV_STORE: store_row(s, c, r); break;
+    case OP_CONCAT: concat_row(o, c, r); break;
     case OP_GEGLU: k->geglu(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
     case OP_GATE: k->gate(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
     case OP_ADD: k->add(row_at(c, o->out, r) + from, row_at(c, a, r) + from, pair_at(c, b, r) + from, n); break;

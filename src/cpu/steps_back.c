@@ -277,14 +277,6 @@ static void sum_rows(const op *o, const cpu_context *c, size_t entry, size_t n) 
     for (size_t r = 1; r < a->ne[1]; r++) c->kernels->add(y, y, row_at(c, a, entry * a->ne[1] + r), n);
 }
 
-static void concat_row(const op *o, const cpu_context *c, size_t r) {
-    float *y = row_at(c, o->out, r);
-    for (size_t i = 0; i < o->count; i++) {
-        memcpy(y, row_at(c, o->in[i], r), o->in[i]->ne[0] * sizeof *y);
-        y += o->in[i]->ne[0];
-    }
-}
-
 static void dropout_row(const op *o, const cpu_context *c, size_t r, size_t n) {
     const float *x = row_at(c, o->in[0], r);
     const double below = (double)o->factor * 4294967296.0;
@@ -322,7 +314,6 @@ static void run_back_row(const op *o, const cpu_context *c, size_t r, void *scra
     case OP_SELECT_ROWS_BACK: select_back_row(o, c, r, n); break;
     case OP_ROW_SUM: sum_rows(o, c, r, n); break;
     case OP_ROW_DOT: dot_rows(o, c, r); break;
-    case OP_CONCAT: concat_row(o, c, r); break;
     case OP_DROPOUT: dropout_row(o, c, r, n); break;
     case OP_CROSS_ENTROPY: cross_entropy_row(o, c, r); break;
     default: break; /* the others are cut differently */

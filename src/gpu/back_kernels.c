@@ -173,18 +173,3 @@ uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_j
     out->z = job->used ? 1 : divide_up(job->tokens, 16 * each);
     return splits;
 }
-
-gpu_kernel gpu_back_online_kernel(const weight_layout *weights, const weight_tile *tile, uint32_t each) {
-    gpu_kernel k = { .file = "matmul_back.wgsl" };
-    weight_describe(&k, weights, tile);
-    kernel_define(&k, "ONLINE", "1");
-    kernel_define(&k, "EXPERTS", "0");
-    kernel_define(&k, "OUTPUTS", "0");
-    kernel_define(&k, "EACH", each == 8 ? "8" : "4");
-    kernel_define(&k, "FOURS", each == 8 ? "2" : "1");
-    kernel_bind(&k, BIND_WEIGHTS);
-    kernel_bind(&k, BIND_PARTIAL);
-    kernel_bind(&k, BIND_NUMBERS);
-    kernel_bind(&k, BIND_RUN);
-    return k;
-}

@@ -154,10 +154,26 @@ static gpu_kernel canvas_matrix_kernel(const gpu_info *info, const gpu_canvas_jo
     return k;
 }
 
+/* With 16 · each columns of a workgroup. */
+static gpu_kernel canvas_online_kernel(const weight_layout *weights, const weight_tile *tile, uint32_t each) {
+    gpu_kernel k = { .file = "matmul_back.wgsl" };
+    weight_describe(&k, weights, tile);
+    kernel_define(&k, "ONLINE", "1");
+    kernel_define(&k, "EXPERTS", "0");
+    kernel_define(&k, "OUTPUTS", "0");
+    kernel_define(&k, "EACH", each == 8 ? "8" : "4");
+    kernel_define(&k, "FOURS", each == 8 ? "2" : "1");
+    kernel_bind(&k, BIND_WEIGHTS);
+    kernel_bind(&k, BIND_PARTIAL);
+    kernel_bind(&k, BIND_NUMBERS);
+    kernel_bind(&k, BIND_RUN);
+    return k;
+}
+
 static gpu_kernel canvas_soft_kernel(const gpu_info *info, const gpu_canvas_job *job, const weight_tile *tile) {
     const canvas_groups g = canvas_groups_of(info, job);
     gpu_kernel          k = canvas_by_matrices(info, job) ? canvas_matrix_kernel(info, job, tile)
-                                                          : gpu_back_online_kernel(job->weights, tile, canvas_each(job));
+                                                          : canvas_online_kernel(job->weights, tile, canvas_each(job));
     kernel_constant(&k, "k", job->weights->k);
     kernel_constant(&k, "split_rows", (double)round_up(divide_up(canvas_chunk_rows(info, job), g.splits), 32));
     k.x = g.values;

@@ -108,22 +108,6 @@ static gpu_kernel weigh_kernel(const op *o, uint32_t count) {
     return k;
 }
 
-size_t gpu_concat_kernels(gpu_kernel out[OP_INPUTS], const op *o, uint32_t count) {
-    bool     wide = o->out->ne[0] % 4 == 0;
-    uint64_t to = 0;
-    for (size_t i = 0; i < o->count; i++) wide = wide && gradient_fours(o->in[i]);
-    for (size_t i = 0; i < o->count; i++) {
-        gpu_kernel *k = &out[i];
-        *k = rows_kernel("place", o, o->in[i], wide, false, count);
-        kernel_constant(k, "rows", (double)o->out->ne[1]);
-        kernel_constant(k, "width", (double)(o->out->ne[0] / (wide ? 4 : 1)));
-        kernel_constant(k, "to", (double)(to / (wide ? 4 : 1)));
-        k->binds[0] = (uint8_t)(BIND_IN + i);
-        to += o->in[i]->ne[0];
-    }
-    return o->count;
-}
-
 static gpu_kernel dropout_kernel(const op *o, uint32_t count) {
     const tensor *x = o->in[0];
     gpu_kernel    k = { .file = "dropout.wgsl", .x = rounded_up(x->ne[0], 256), .y = (uint32_t)x->ne[1], .z = count };

@@ -6,11 +6,8 @@
 #include "gpu/kernels.h"
 #include "gpu/matmul.h"
 
-/* All but products, attention and CONCAT, for so many entries of the result. */
+/* All but products and attention, for so many entries of the result. */
 gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, error *e);
-
-/* CONCAT: a dispatch for each input; returns their number. */
-size_t gpu_concat_kernels(gpu_kernel out[OP_INPUTS], const op *o, uint32_t count);
 
 /* ATTENTION_BACK_Q and ATTENTION_BACK_KV. The latter divides the queries among so many workgroups (splits): with more than one, their sums
  * go to BIND_PARTIAL, and gpu_matmul_sum_kernel adds them. Returns the number of dispatches in *count. */
@@ -50,7 +47,5 @@ uint64_t gpu_back_partial_bytes(const gpu_info *info, const gpu_back_job *job);
 /* The kernel of a tile, after `before` parts of others; returns how many parts it has. */
 uint32_t gpu_back_kernel(gpu_kernel *out, const gpu_info *info, const gpu_back_job *job, uint32_t tile,
                          uint32_t before);
-/* The same kernel for a chunk of CANVAS_HEAD (canvas_kernels.c), with 16 · each columns of a workgroup: the caller adds the rest. */
-gpu_kernel gpu_back_online_kernel(const weight_layout *weights, const weight_tile *tile, uint32_t each);
 
 #endif

@@ -81,6 +81,14 @@ static const char *const elementwise[OP_COUNT] = {
     [OP_GATE] = "gate",
 };
 
+static void elementwise_define(gpu_kernel *k, const char *kind, bool wide, bool two, bool vector, const tensor *out) {
+    kernel_define(k, "KIND", kind);
+    kernel_define(k, "WIDE", kernel_flag(wide));
+    kernel_define(k, "TWO", kernel_flag(two));
+    kernel_define(k, "VECTOR", kernel_flag(vector));
+    kernel_define(k, "COUNT", counted(out));
+}
+
 static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     const bool     two = o->in[1] != NULL, shared = two && base_of(o->in[0]) == base_of(o->in[1]);
     const bool     vector = two && o->in[1]->kind == TENSOR_WEIGHT; /* its strides are 0: all rows share it */
@@ -91,12 +99,8 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     gpu_kernel     k = {
             .file = "elementwise.wgsl", .x = rounded_up(a.ne[0] / unit, 256), .y = (uint32_t)a.ne[1], .z = count
     };
-    kernel_define(&k, "KIND", elementwise[o->kind]);
-    kernel_define(&k, "WIDE", kernel_flag(wide));
-    kernel_define(&k, "TWO", kernel_flag(two));
+    elementwise_define(&k, elementwise[o->kind], wide, two, vector, o->out);
     kernel_define(&k, "SHARED", kernel_flag(shared));
-    kernel_define(&k, "VECTOR", kernel_flag(vector));
-    kernel_define(&k, "COUNT", counted(o->out));
     if (o->kind == OP_TOKEN_SUM) kernel_define(&k, "SUMMED", counted(o->in[0]));
     kernel_constant(&k, "n", (double)(a.ne[0] / unit));
     place_a(&k, &a, unit);
@@ -116,6 +120,30 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     }
     if (two && !shared) kernel_bind(&k, BIND_IN + 1);
     return k;
+}
+
+size_t gpu_concat_kernels(gpu_kernel out[OP_INPUTS], const op *o, uint32_t count) {
+    bool     wide = o->out->ne[0] % 4 == 0;
+    uint64_t first = 0;
+    for (size_t i = 0; i < o->count; i++) wide = wide && view_fours(o->in[i]);
+    const uint32_t unit = wide ? 4 : 1;
+    for (size_t i = 0; i < o->count; i++) {
+        const tensor *a = o->in[i];
+        gpu_kernel   *k = &out[i];
+        *k = (gpu_kernel){
+            .file = "elementwise.wgsl", .x = rounded_up(a->ne[0] / unit, 256), .y = (uint32_t)a->ne[1], .z = count
+        };
+        elementwise_define(k, "place", wide, false, false, o->out);
+        kernel_constant(k, "n", (double)(a->ne[0] / unit));
+        place_a(k, a, unit);
+        kernel_constant(k, "width", (double)(o->out->ne[0] / unit));
+        kernel_constant(k, "first", (double)(first / unit));
+        kernel_bind(k, (uint8_t)(BIND_IN + i));
+        kernel_bind(k, BIND_OUT);
+        kernel_bind(k, BIND_RUN);
+        first += a->ne[0];
+    }
+    return o->count;
 }
 
 static gpu_kernel rope_table_kernel(const op *o, uint32_t tokens) {

@@ -15,6 +15,9 @@
  * CANVAS_NEXT: one dispatch. */
 gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e);
 
+/* CONCAT: a dispatch for each input; returns their number. */
+size_t gpu_concat_kernels(gpu_kernel out[OP_INPUTS], const op *o, uint32_t count);
+
 /* ---- keys and values ---- */
 
 /* A layer's cache: rows of kv_heads · head values in each of two buffers. */

@@ -379,6 +379,19 @@ tensor *graph_leaf(graph *g, tensor_axis axis, uint64_t n, uint64_t rows) {
     return graph_append(g, n && rows, (op){ .kind = OP_LEAF }, axis, n, rows);
 }
 
+tensor *graph_concat(graph *g, tensor *const *parts, size_t count) {
+    op       what = { .kind = OP_CONCAT, .count = (uint32_t)count };
+    uint64_t n = 0;
+    bool     fits = count && count < OP_INPUTS;
+    for (size_t i = 0; i < count && fits; i++) {
+        if (!parts[i]) return NULL;
+        what.in[i] = parts[i];
+        n += parts[i]->ne[0];
+        fits = parts[i]->ne[1] == parts[0]->ne[1] && parts[i]->axis == parts[0]->axis;
+    }
+    return graph_append(g, fits, what, fits ? parts[0]->axis : AXIS_TOKENS, n, fits ? parts[0]->ne[1] : 1);
+}
+
 tensor *graph_canvas_head(graph *g, tensor *table, tensor *x, tensor *settings, tensor *soft, float cap, float factor) {
     if (!table || !x || !settings || !soft) return NULL;
     const bool fits = canvas_value_fits(x, table->ne[0]) && canvas_value_fits(soft, table->ne[0]) &&

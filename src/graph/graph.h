@@ -59,6 +59,7 @@
  *   SELECT_ROWS     the tokens of a whose outputs are wanted; with a count above 1 the mean of that many tokens from there on
  *   TOKEN_SUM       the sum of a over all tokens (or outputs) of the run
  *   LEAF            what the caller last wrote there between two runs; at first 0
+ *   CONCAT          rows that consist of the rows of up to 8 inputs, one behind the other
  *   CANVAS_HEAD     the tokens that a denoised position may be. Table a [k, m], hidden state b [k], settings c (CANVAS_SETTINGS, below), and
  *                   a leaf d [k] that it writes:  z = t · cap · tanh(a·b / cap) (`most`: the cap; 0: none), p = softmax(z)  →
  *                   [CANVAS_FINDINGS]: the likeliest id, one that is drawn with the probabilities p (both as i32 bits), the entropy of p in
@@ -88,7 +89,6 @@
  *   SELECT_ROWS_BACK     a at the tokens whose outputs are wanted, 0 at others; by outputs  →  by tokens
  *   ROW_SUM              Σ of the rows of a: [n, rows]  →  [n]
  *   ROW_DOT              a · b of each row: a [n, rows], b [n, rows or 1]  →  [rows]
- *   CONCAT               rows that consist of the rows of up to 8 inputs, one behind the other
  *   DROPOUT              a / (1 − factor) with the probability 1 − factor, else 0, for each value on its own. Value i of row r of the run is 0 if
  *                        word i mod 4 of Philox, counter [i / 4, r, stream, 0] and key b, a leaf [2] by run, is below factor · 2^32.
  *                        A key of two words 2^32 − 1 leaves all values as they are
@@ -131,6 +131,7 @@ typedef enum {
     OP_LEAF,
     OP_CANVAS_HEAD,
     OP_CANVAS_NEXT,
+    OP_CONCAT,
     OP_MATMUL_BACK,
     OP_MATMUL_EXPERTS_BACK,
     OP_RMS_NORM_BACK,
@@ -143,7 +144,6 @@ typedef enum {
     OP_SELECT_ROWS_BACK,
     OP_ROW_SUM,
     OP_ROW_DOT,
-    OP_CONCAT,
     OP_DROPOUT,
     OP_CROSS_ENTROPY,
     OP_LORA_GRADIENT,
@@ -323,6 +323,7 @@ typedef struct {
 enum { CANVAS_NONE = -1, CANVAS_STATE = sizeof(canvas_state) / sizeof(float) };
 
 tensor *graph_canvas_next(graph *g, tensor *findings, tensor *settings, tensor *state, const canvas_rule *rule);
+tensor *graph_concat(graph *g, tensor *const *parts, size_t count);
 tensor *graph_canvas_head(graph *g, tensor *table, tensor *x, tensor *settings, tensor *soft, float cap, float factor);
 
 /* The i-th result: the result itself, then the further ones; NULL if there are fewer. */
@@ -345,7 +346,6 @@ tensor *graph_expert_sum_back(graph *g, tensor *d, tensor *routes, uint32_t used
 tensor *graph_select_rows_back(graph *g, tensor *d);
 tensor *graph_row_sum(graph *g, tensor *x);
 tensor *graph_row_dot(graph *g, tensor *a, tensor *b);
-tensor *graph_concat(graph *g, tensor *const *parts, size_t count);
 tensor *graph_dropout(graph *g, tensor *x, tensor *key, float probability, uint32_t stream);
 /* LORA_EXPAND without a product's result: only the correction, Σ_s B_s · c_s. */
 tensor *graph_lora_correction(graph *g, const lora_site *site, uint64_t m, tensor *shrunk, tensor *routes,

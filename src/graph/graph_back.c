@@ -100,19 +100,6 @@ tensor *graph_row_dot(graph *g, tensor *a, tensor *b) {
                         (op){ .kind = OP_ROW_DOT, .in = { a, b } }, a->axis, a->ne[1], 1);
 }
 
-tensor *graph_concat(graph *g, tensor *const *parts, size_t count) {
-    op       what = { .kind = OP_CONCAT, .count = (uint32_t)count };
-    uint64_t n = 0;
-    bool     fits = count && count < OP_INPUTS;
-    for (size_t i = 0; i < count && fits; i++) {
-        if (!parts[i]) return NULL;
-        what.in[i] = parts[i];
-        n += parts[i]->ne[0];
-        fits = parts[i]->ne[1] == parts[0]->ne[1] && parts[i]->axis == parts[0]->axis;
-    }
-    return graph_append(g, fits, what, fits ? parts[0]->axis : AXIS_TOKENS, n, fits ? parts[0]->ne[1] : 1);
-}
-
 /* ---- adapters that forget some of their inputs ---- */
 
 tensor *graph_dropout(graph *g, tensor *x, tensor *key, float probability, uint32_t stream) {

@@ -346,7 +346,9 @@ static gm_status training_means(gm_training *t, double *loss, double *preferred,
 
 /* All runs of the step are computed. */
 static gm_status step_computed(gm_training *t, error *e) {
-    double loss, preferred;
+    const size_t first = t->order.first[t->step % t->order.steps];
+    double       loss, preferred;
+    TRY(training_memo_share(&t->memo, &t->order.order, first, t->runs, &t->shares, e));
     TRY(training_means(t, &loss, &preferred, e));
     if (!isfinite(loss)) return training_not_finite(t, "the loss", e);
     t->event.loss = loss;
@@ -407,6 +409,7 @@ static gm_status stage_update(gm_training *t, double deadline, error *e) {
 
 static gm_status evaluation_done(gm_training *t, error *e) {
     double loss, preferred;
+    TRY(training_memo_share(&t->memo, &t->eval.order, 0, t->eval.order.run_count, &t->shares, e));
     TRY(training_means(t, &loss, &preferred, e));
     if (!isfinite(loss)) return training_not_finite(t, "the evaluation loss", e);
     TRY(training_note_evaluation(t, loss, e));

@@ -77,6 +77,42 @@ double *training_memo_reference(const training_memo *m, const data_span *span) {
     return &m->references[2 * span->example + span->rejected];
 }
 
+enum { PIECES = 4 }; /* of 16 bits: sums of floats keep them as they are */
+
+static void reference_split(double x, float pieces[PIECES]) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    for (size_t i = 0; i < PIECES; i++) pieces[i] = (float)(bits >> (16 * i) & 0xffff);
+}
+
+static double reference_join(const float pieces[PIECES]) {
+    uint64_t bits = 0;
+    double   x;
+    for (size_t i = 0; i < PIECES; i++) bits |= (uint64_t)pieces[i] << (16 * i);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+gm_status training_memo_share(training_memo *m, const data_epoch *order, size_t first, size_t runs,
+                              const training_shares *shares, error *e) {
+    const uint32_t *from = order->runs + first, *examples = order->examples + *from;
+    const size_t    count = from[runs] - *from;
+    if (!shares->reduce || !m->reference_count) return GM_OK;
+    float(*sums)[2][PIECES] = calloc(count, sizeof *sums); /* 0: another process has it */
+    if (!sums) return fail_memory(e, "what the model thinks of the pairs", count * sizeof *sums);
+    for (size_t r = shares->part; r < runs; r += shares->parts) {
+        for (size_t i = from[r] - *from; i < from[r + 1] - *from; i++) {
+            for (size_t k = 0; k < 2; k++) reference_split(m->references[2 * examples[i] + k], sums[i][k]);
+        }
+    }
+    const gm_status status = shares->reduce(shares->user, &sums[0][0][0], 2 * PIECES * count, e);
+    for (size_t i = 0; i < count && !status; i++) {
+        for (size_t k = 0; k < 2; k++) m->references[2 * examples[i] + k] = reference_join(sums[i][k]);
+    }
+    free(sums);
+    return status;
+}
+
 double training_memo_unknown(const training_memo *m, const dataset *d) {
     double tokens = 0;
     for (size_t i = 0; i < m->reference_count; i += 2) {

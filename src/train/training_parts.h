@@ -51,6 +51,14 @@ gm_status training_order_make(training_order *p, const dataset *d, const trainin
 void      training_order_free(training_order *p);
 size_t    training_run_tokens(const dataset *d, const training_settings *s); /* the most of a run */
 
+/* ---- several processes ---- */
+
+typedef struct {
+    train_reduce reduce; /* NULL: there is one process */
+    void        *user;
+    size_t       part, parts; /* runs number part, part + parts, … of each step and evaluation are computed here */
+} training_shares;
+
 /* ---- training_memo.c ---- */
 
 typedef struct {
@@ -75,6 +83,10 @@ void training_memo_add(training_memo *m, const data_media *media, size_t width, 
 /* For preference pairs: all are unknown. */
 gm_status training_memo_make_references(training_memo *m, const dataset *d, error *e);
 double   *training_memo_reference(const training_memo *m, const data_span *span);
+/* Tells all processes what each has measured in its runs among `runs` of an order, from `first` on. A pair is measured once, by one of them:
+ * measured again beside other pairs, it would be rounded otherwise, and a checkpoint has only what process 0 knows. */
+gm_status training_memo_share(training_memo *m, const data_epoch *order, size_t first, size_t runs,
+                              const training_shares *shares, error *e);
 double    training_memo_unknown(const training_memo *m, const dataset *d); /* tokens of pairs without one */
 
 /* ---- training_run.c ---- */
@@ -104,12 +116,6 @@ typedef struct {
 } training_run;
 
 /* ---- the training ---- */
-
-typedef struct {
-    train_reduce reduce; /* NULL: there is one process */
-    void        *user;
-    size_t       part, parts; /* runs number part, part + parts, … of each step and evaluation are computed here */
-} training_shares;
 
 typedef enum {
     STAGE_SCAN,    /* reads the examples */

@@ -70,6 +70,13 @@ test('experts in slots: the logits of a GPU that has all of them', async () => {
     all.free();
 });
 
+test('the self-check of a canvas needs no shader that only training has', async () => {
+    const core = await Core.create({ wasm: readFileSync(WASM), gpu });
+    const stop = new AbortController(); // before it takes long: when shaders are compiled, all of them were found
+    const onProgress = ({ phase, done }: { phase: string; done: number }): void => { if (phase === 'shaders' && done > 0) stop.abort(); };
+    await assert.rejects(core.open([sourceOf('tests/fixtures/tiny-diffusion.gguf')], { backend: 'gpu', onProgress, signal: stop.signal }), { name: 'Aborted' });
+});
+
 test('the adapter and its features are reported', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu });
     const [device, wasm] = await core.devices();

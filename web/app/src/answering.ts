@@ -8,7 +8,7 @@ import { fitPrompt, whyTooLong } from './context.ts';
 import { adapterWords, addRound, messagesOf, newConversation, path, put, withMessage } from './conversation.ts';
 import type { AdapterUse, Answer, Attachment, Conversation, Head, ModelMessage, Node, Question, Step } from './conversation.ts';
 import { readConversation, writeConversation } from './database.ts';
-import { hold, putBack, release } from './drafts.ts';
+import { hold, moveDraft, putBack, release } from './drafts.ts';
 import { isAbort, isContextFull, isDiffusion, messageOf, type ChatSession, type LoadedModel, type Piece, type ReplyOptions, type ReplyStats } from './engine.ts';
 import { LiveSpeed } from './format.ts';
 import { attachmentsOf, tokensOf, whyUnreadable, withParts } from './media.ts';
@@ -339,6 +339,7 @@ class AnswerWriter {
         show(this.conversation.id, this.conversation);
         chat.set({ writing: { ...this.writing, answer: this.node } });
         if (this.job.place === '' && chat.get().current === null) {
+            moveDraft('', this.conversation.id);
             chat.set({ current: this.conversation.id });
             if (route.get().page === 'chat') go(chatHref(this.conversation.id));
         }
@@ -373,6 +374,7 @@ class AnswerWriter {
         if (this.frame !== 0) cancelAnimationFrame(this.frame);
         dropFrames(this.node.id);
         chat.set({ writing: null });
+        if (!this.before) moveDraft(id, '');
         show(id, this.before);
         if (!this.before && current === id && route.get().page === 'chat') go(chatHref(null));
     }

@@ -78,6 +78,14 @@ export function putBack(place: string, text: string, attachments: Attachment[]):
     if (attachments.length > 0) setAttached(place, [...attachments, ...attachedTo(place)]);
 }
 
+/** A conversation begins, or is taken back: what is being typed goes on there. */
+export function moveDraft(from: string, to: string): void {
+    const text = draftOf(from), attachments = attachedTo(from);
+    if (text === '' && attachments.length === 0) return;
+    dropDraft(from);
+    putBack(to, text, attachments);
+}
+
 export function hold(place: string, id: string, text: string, attachments: Attachment[]): void {
     held.set(place, [...(held.get(place) ?? []), { id, text, attachments }]);
     storeHeld(place);

@@ -320,6 +320,147 @@ describe('conversations', { timeout: 3_000_000 }, () => {
         await page.fill(composer, '');
     });
 
+    /** The composer as it is: the element with the mark of `typeHere`, its text, and the caret in it. */
+    const typed = (): Promise<object> => page.evaluate(() => {
+        const area = document.querySelector<HTMLTextAreaElement>('#composer')!;
+        return { same: area.dataset['mark'] === 'mine', focus: document.activeElement === area, text: area.value, caret: area.selectionStart };
+    });
+
+    /** Types a text and puts the caret into it. */
+    async function typeHere(text: string, caret: number): Promise<object> {
+        await page.fill(composer, text);
+        await page.evaluate((at) => {
+            const area = document.querySelector<HTMLTextAreaElement>('#composer')!;
+            area.dataset['mark'] = 'mine';
+            area.setSelectionRange(at, at);
+        }, caret);
+        const now = { same: true, focus: true, text, caret };
+        assert.deepEqual(await typed(), now);
+        return now;
+    }
+
+    test('what is being typed stays as it is, whatever is drawn meanwhile', async () => {
+        await open();
+        await set(page, {});
+        await open();
+        await ask(page, 'Anything');
+        const title = await page.innerText('h1');
+
+        // While an answer is written and ends, while another tab has changed the conversation, and while a model is loaded.
+        await gate(page, 2);
+        await send(page, 'Something else');
+        await page.waitForSelector('.answer[aria-busy=true] .prose');
+        const half = await typeHere('Half a thought', 6);
+        await gate(page, 1e9);
+        await answers(page, 2);
+        assert.deepEqual(await typed(), half);
+        await stored(page);
+        await page.evaluate(() => new Promise<void>((done) => {
+            const id = location.hash.split('/').at(-1)!, request = indexedDB.open('gemmule-app');
+            request.onsuccess = () => {
+                const write = request.result.transaction('conversations', 'readwrite'), heads = write.objectStore('conversations'), head = heads.get(id);
+                head.onsuccess = () => heads.put({ ...(head.result as object), title: 'Another title', named: true });
+                write.oncomplete = () => {
+                    new BroadcastChannel('gemmule-conversations').postMessage({ kind: 'changed', id });
+                    request.result.close();
+                    done();
+                };
+            };
+        }));
+        await page.waitForFunction((before) => document.querySelector('h1')!.textContent !== before, title);
+        assert.deepEqual(await typed(), half);
+        await page.keyboard.type('of ');
+        assert.equal(await page.inputValue(composer), 'Half aof  thought');
+        await page.reload();
+        const whole = await typeHere('Half a thought', 6);
+        await ready(page);
+        assert.deepEqual(await typed(), whole);
+        // What comes before it or behind it leaves the caret at its place.
+        await dropFile(page, 'notes.txt', Buffer.from('from a file'));
+        await page.waitForFunction(() => document.querySelector<HTMLTextAreaElement>('#composer')!.value.includes('file'));
+        assert.deepEqual(await typed(), { ...whole, text: 'Half a thought\n\nfrom a file' });
+        await gate(page, 2);
+        await send(page, 'First');
+        await page.waitForSelector('.answer[aria-busy=true] .prose');
+        await send(page, 'Second');
+        const third = await typeHere('Third', 2);
+        await page.evaluate(() => document.querySelector<HTMLElement>('.queue button')!.click());
+        await page.waitForFunction(() => document.querySelector('.queue') === null);
+        assert.deepEqual(await typed(), { ...third, text: 'Second\n\nThird', caret: 'Second\n\n'.length + 2 });
+        await page.fill(composer, '');
+        await gate(page, 1e9);
+        await answers(page, 3);
+    });
+
+    test('a dialog that is closed lets go of the page at once', async () => {
+        await page.locator('.adapter-toggle').click();
+        await page.getByRole('dialog', { name: 'Adapters' }).getByRole('button', { name: 'Close' }).waitFor();
+        const value = await page.evaluate(async () => {
+            document.querySelector<HTMLElement>('dialog[open] [aria-label=Close]')!.click();
+            for (let i = 0; i < 20; i++) await null; // until it is drawn, before the next frame
+            document.querySelector<HTMLElement>('#composer')!.focus();
+            document.execCommand('insertText', false, 'At once');
+            return document.querySelector<HTMLTextAreaElement>('#composer')!.value;
+        });
+        assert.equal(value, 'At once');
+        assert.equal(await page.inputValue(composer), 'At once');
+        await page.fill(composer, '');
+    });
+
+    test('a draft goes with its conversation: when that begins after a wait, and when its first message is refused', async () => {
+        await set(page, {});
+        await open();
+        await gate(page, 2);
+        await send(page, 'The one before');
+        await page.waitForSelector('.answer[aria-busy=true] .prose');
+        await page.locator('.sidebar').getByRole('link', { name: 'New conversation' }).click();
+        await page.waitForSelector('.welcome');
+        await send(page, 'It waits');
+        await page.waitForSelector('.queue');
+        const draft = await typeHere('And then?', 3);
+        await gate(page, 1e9);
+        await page.waitForFunction(() => document.querySelector('.question .bubble')?.textContent === 'It waits');
+        assert.deepEqual(await typed(), draft);
+        await answers(page, 1);
+        assert.deepEqual(await typed(), draft);
+        await page.press(composer, 'Enter');
+        await answers(page, 2);
+        assert.deepEqual(await questions(page), ['It waits', 'And then?']);
+
+        // In one task with what sends it: the refusal comes later.
+        await set(page, { adapters: [{ key: 'a'.repeat(64), name: 'gone', scale: 1 }] });
+        await open();
+        await page.focus(composer);
+        await page.evaluate(async () => {
+            document.execCommand('insertText', false, 'The first');
+            document.querySelector('#composer')!.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true, cancelable: true }));
+            for (let i = 0; i < 20; i++) await null;
+            document.execCommand('insertText', false, 'The second');
+        });
+        await page.waitForSelector('.dock [role=alert]');
+        assert.match(await page.innerText('.dock [role=alert]'), /The adapter gone is not in this browser/);
+        assert.equal(await page.inputValue(composer), 'The first\n\nThe second');
+        assert.equal(new URL(page.url()).hash, '#/');
+        await page.fill(composer, '');
+        await set(page, { adapters: [] });
+    });
+
+    test('a number that is being typed stays when the page is drawn again', async () => {
+        await open('settings');
+        const field = page.getByLabel('Temperature');
+        await field.pressSequentially('0.7');
+        await page.evaluate(() => document.querySelector<HTMLElement>('.foot-row .segments [aria-label=Dark]')!.click());
+        await page.waitForFunction(() => document.documentElement.dataset['theme'] === 'dark');
+        assert.equal(await field.inputValue(), '0.7');
+        await field.press('Enter');
+        await page.reload();
+        assert.equal(await field.inputValue(), '0.7');
+        await field.fill('99');
+        await field.press('Enter');
+        await page.waitForFunction(() => [...document.querySelectorAll('input')].some((each) => each.value === '5'));
+        await set(page, {});
+    });
+
     test('a message that is sent while a file is read waits for it, also when another conversation is opened', async () => {
         await set(page, {});
         await open();

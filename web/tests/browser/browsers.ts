@@ -14,6 +14,8 @@ export const which = (program: string) => execFileSync('which', [program], { enc
 
 /** Milliseconds after which a page that does not do what a test waits for is stuck. A busy machine takes long. */
 export const PATIENCE = 300_000;
+// One evaluation in a page may be a whole op test on a software GPU.
+const PROTOCOL_PATIENCE = 3_600_000;
 
 /** Chromium's flags. Zeroing workgroup memory is off, because it is slow on SwiftShader. */
 export const CHROMIUM_FLAGS = ['--enable-unsafe-webgpu', '--no-sandbox', '--enable-dawn-features=disable_workgroup_init'];
@@ -25,7 +27,7 @@ export function launchChromium(options: LaunchOptions = {}): Promise<PlaywrightB
 /** Chromium without network debugging, which would keep 200 MB of received data in the page's memory. */
 export function launchUnwatchedChromium() {
     return puppeteer.launch({
-        executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS, networkEnabled: false, timeout: PATIENCE, protocolTimeout: 600_000,
+        executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS, networkEnabled: false, timeout: PATIENCE, protocolTimeout: PROTOCOL_PATIENCE,
     });
 }
 
@@ -39,7 +41,7 @@ export function launchFirefox() {
         executablePath: which('firefox-esr'),
         headless: true,
         timeout: PATIENCE,
-        protocolTimeout: 600_000,
+        protocolTimeout: PROTOCOL_PATIENCE,
         env: { ...process.env, VK_ICD_FILENAMES: driver },
         extraPrefsFirefox: {
             'dom.webgpu.enabled': true,

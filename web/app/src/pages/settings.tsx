@@ -1,7 +1,7 @@
 // The Settings page: system prompt, sampling, context, device, appearance, and the user's data.
 
 import type { ComponentChildren, JSX, TargetedEvent } from 'preact';
-import { useId, useState } from 'preact/hooks';
+import { useId, useLayoutEffect, useState } from 'preact/hooks';
 import { announce, chat, exportConversations, importConversations, report } from '../chat.ts';
 import { whyClamped } from '../context.ts';
 import { messageOf } from '../engine.ts';
@@ -231,13 +231,17 @@ interface NumberProps {
 }
 
 function NumberInput({ id, value, min, max, step, placeholder, onChange }: NumberProps): JSX.Element {
+    const [shown, setShown] = useState(''); // what is being typed, too: it must survive when the page is drawn again
+    const show = (): void => setShown(value === null ? '' : String(value));
+    useLayoutEffect(show, [value]);
     const commit = (event: TargetedEvent<HTMLInputElement>): void => {
         const typed = event.currentTarget.valueAsNumber;
         onChange(Number.isNaN(typed) ? null : Math.min(max, Math.max(min, step === 1 ? Math.round(typed) : typed)));
+        show(); // if the value is what it was, nothing else does
     };
     return (
-        <input id={id} type="number" inputMode="decimal" min={min} max={max} step={step} placeholder={placeholder} value={value ?? ''}
-            onChange={commit} />
+        <input id={id} type="number" inputMode="decimal" min={min} max={max} step={step} placeholder={placeholder} value={shown}
+            onInput={(event) => setShown(event.currentTarget.value)} onChange={commit} />
     );
 }
 

@@ -2,7 +2,7 @@
 // is used.
 
 import type { JSX } from 'preact';
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { stopShown, takeBack } from '../answering.ts';
 import { chat } from '../chat.ts';
 import { whyClamped } from '../context.ts';
@@ -41,12 +41,13 @@ export function Composer({ conversation, place }: { conversation: Conversation |
     const reads = useStore(reading, (state) => (state.places[place] ?? 0) > 0);
     const later = useStore(reading, (state) => state.later[place] ?? false); // it is sent when the files are read
     const box = useRef<HTMLTextAreaElement>(null);
+    useLayoutEffect(() => showDraft(box.current!, text));
     useLayoutEffect(() => {
         const area = box.current!;
         area.style.height = 'auto';
         area.style.height = `${Math.min(area.scrollHeight, window.innerHeight * 0.4)}px`;
     }, [text]);
-    useEffect(() => { if (matchMedia('(hover: hover)').matches) box.current?.focus(); }, [place]);
+    useLayoutEffect(() => { if (matchMedia('(hover: hover)').matches && !isTyping()) box.current!.focus(); }, [place]);
 
     const empty = text.trim() === '' && attached.length === 0;
     const type = (typed: string): void => {
@@ -79,7 +80,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
             <form class="composer" onSubmit={(event) => { event.preventDefault(); submit(); }}>
                 <Tray place={place} />
                 <label class="visually-hidden" for="composer">Message</label>
-                <textarea id="composer" ref={box} rows={1} value={text} placeholder="Ask anything"
+                <textarea id="composer" ref={box} rows={1} placeholder="Ask anything"
                     onInput={(event) => type(event.currentTarget.value)} onKeyDown={key} onPaste={paste} enterkeyhint="send" dir="auto" />
                 {records ? <Recorder /> : <div class="composer-row">
                     <AddMenu place={place} />
@@ -111,6 +112,20 @@ export function Composer({ conversation, place }: { conversation: Conversation |
         </>
     );
 }
+
+/* As the attribute `value`, it would take the caret to the end: where something is added before or behind what is being typed, the caret
+ * stays at its place in the text. */
+function showDraft(area: HTMLTextAreaElement, text: string): void {
+    const { value: before, selectionStart, selectionEnd } = area;
+    if (before === text) return;
+    area.value = text; // the caret is at the end now
+    if (document.activeElement !== area || before === '') return;
+    const shift = text.endsWith(before) ? text.length - before.length : text.startsWith(before) ? 0 : null;
+    if (shift !== null) area.setSelectionRange(selectionStart + shift, selectionEnd + shift);
+}
+
+/* Whoever types somewhere else is not interrupted: a conversation may also begin by itself, with a message that had to wait. */
+const isTyping = (): boolean => document.activeElement?.matches('input, textarea, select') ?? false;
 
 const ACCEPTED = 'image/png,image/gif,image/jpeg,image/webp,image/avif,audio/*,video/*,text/*';
 

@@ -1,13 +1,14 @@
 // A modal dialog: the browser's own <dialog>, which traps the focus and closes on Escape.
 
 import type { ComponentChildren, JSX } from 'preact';
-import { useEffect, useId, useRef } from 'preact/hooks';
+import { useId, useLayoutEffect, useRef } from 'preact/hooks';
 import { Icon } from '../icons.tsx';
 
 export function Dialog({ open, title, onClose, children }: { open: boolean; title: string; onClose: () => void; children: ComponentChildren }): JSX.Element {
     const element = useRef<HTMLDialogElement>(null);
     const id = useId();
-    useEffect(() => {
+    // Not after the next frame: until it is closed the rest of the page takes no input, and what is typed there would be lost.
+    useLayoutEffect(() => {
         const dialog = element.current!;
         if (open && !dialog.open) dialog.showModal();
         if (!open && dialog.open) dialog.close();

@@ -1,7 +1,7 @@
 // A button with a menu: arrow keys move in it, Escape and a click elsewhere close it.
 
 import type { JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { Icon, type IconName } from '../icons.tsx';
 
 export interface Action {
@@ -33,7 +33,7 @@ const HEIGHT = 140; // of a menu, about
 export function Menu({ place, icon, size = 16, open, setOpen, label, title, within, actions }: MenuProps): JSX.Element {
     const element = useRef<HTMLDivElement>(null);
     const [up, setUp] = useState(false);
-    useEffect(() => {
+    useLayoutEffect(() => {
         if (!open) return undefined;
         const around = element.current!.closest(within)!.getBoundingClientRect();
         setUp(element.current!.getBoundingClientRect().bottom + HEIGHT > around.bottom);

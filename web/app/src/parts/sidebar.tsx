@@ -1,7 +1,7 @@
 // The sidebar: new conversation, search, the list by day with rename, export and delete; below it the other pages and the theme.
 
 import type { JSX } from 'preact';
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { chat, exportConversations, removeConversation, rename, report } from '../chat.ts';
 import { matches, type Conversation } from '../conversation.ts';
 import { messageOf } from '../engine.ts';
@@ -112,7 +112,7 @@ const fileName = (title: string): string => title.replace(/[^\p{L}\p{N}]+/gu, '-
 
 function RenameDialog({ open, title, onClose, onRename }: { open: boolean; title: string; onClose: () => void; onRename: (title: string) => void }): JSX.Element {
     const input = useRef<HTMLInputElement>(null);
-    useEffect(() => { if (open) input.current?.select(); }, [open]);
+    useLayoutEffect(() => { if (open) input.current?.select(); }, [open]);
     const done = (event: Event): void => {
         event.preventDefault();
         onRename(input.current!.value);
