@@ -57,7 +57,7 @@ const rows = [
     ["canvas_head.wgsl", "noise(words[i])", "noise(words[3u - i])", cases("canvas head F16")],
     ["canvas_head.wgsl", "split * sums_split + column", "column", cases("canvas head F16")],
     ["canvas_next.wgsl", "entropy == mine && i < t", "entropy == mine", cases("canvas next 13")],
-    ["canvas_next.wgsl", "max(open, 1u)", "(open + 12u)", cases("canvas next 13")],
+    ["canvas_next.wgsl", "select(s.w + 1u, 0u, flags >= changed)", "s.w + 1u", cases("canvas next 13")],
     ["canvas_next.wgsl", "run.tokens = 0u", "run.tokens = tokens", cases("canvas next 13")],
     ["canvas_soft.wgsl", ".xzyw /", " /", cases("canvas head Q6_K"), matrices],
     ["canvas_soft.wgsl", "bitcast<f32>(state[state_scale])", "bitcast<f32>(state[0])", cases("canvas head Q6_K"), large],

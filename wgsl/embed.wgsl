@@ -41,8 +41,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if (chunk >= chunks || token >= run.tokens) { return; }
 #if BY == value
     var token_id = ids[token];
+#elif BY == position
+    var token_id = run.records[token].position;
 #else
-    var token_id = run.records[token].${BY};
+    var token_id = run.records[token].id;
 #endif
 #if GIVEN
 #else
