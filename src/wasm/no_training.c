@@ -21,17 +21,19 @@ gm_status gpu_gradient_kernel(const op *o, uint32_t count, gpu_kernel *out, erro
     return no_training(o, e);
 }
 
-uint32_t gpu_attention_back_splits(const gpu_info *info, const gpu_kv *kv, uint32_t tokens) {
-    return (void)info, (void)kv, (void)tokens, 1;
+bool gpu_attention_back_by_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    return (void)info, (void)o, (void)kv, (void)tokens, false;
 }
 
-uint64_t gpu_attention_back_partial_bytes(const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
-    return (void)kv, (void)tokens, (void)splits, 0;
+uint32_t gpu_attention_back_splits(const gpu_info *info, const op *o, const gpu_attention_back_job *job) {
+    return (void)info, (void)o, (void)job, 1;
 }
 
-gm_status gpu_attention_back_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
-                                     size_t *count, error *e) {
-    (void)kv, (void)tokens, (void)splits, (void)out, (void)count;
+uint64_t gpu_attention_back_partial_bytes(const gpu_attention_back_job *job) { return (void)job, 0; }
+
+gm_status gpu_attention_back_kernels(const gpu_info *info, const op *o, const gpu_attention_back_job *job,
+                                     gpu_kernel out[2], size_t *count, error *e) {
+    (void)info, (void)job, (void)out, (void)count;
     return no_training(o, e);
 }
 
