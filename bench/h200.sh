@@ -23,7 +23,8 @@
 #              and all four
 #   experts    26B with all experts on the GPU, with all but one of each layer (nearly all are found), and with 96, 64 and 32 of 128: by random
 #              routing and by skewed routing; each measurement has the hit rate, the bytes of experts per token, how many came from copies in
-#              main memory, and the upload's bandwidth; the kernel that looks up slots (kernels-slots.txt)
+#              main memory and how fast those are written, how many were loaded ahead of need, and the median time of a token; the kernel that
+#              looks up slots (kernels-slots.txt)
 #   train      E2B learns from 512 and 2,048 tokens a step, rank 16 on all projections: train-native and train-node (with profiles,
 #              profile-train-*), train-kernels natively and in Node (kernels-train-*.txt), train-26b natively without expert adapters;
 #              each measurement has the most GPU memory that nvidia-smi saw
@@ -318,7 +319,7 @@ step_experts() {
         model "$experts" || return
         say "$kind routing"
         natively 60 "$experts" -p "${prompts%% *}" -n "$decode"
-        for slots in ${SLOTS:-127 96 64 32}; do natively 60 "$experts" -p "${prompts%% *}" -n "$decode" --gpu-experts "$slots"; done
+        for slots in ${SLOTS:-127 96 64 32}; do natively 150 "$experts" -p "${prompts%% *}" -n "$decode" --gpu-experts "$slots"; done
     done
     rm -f "$work/$experts.gguf" # skewed: not what other steps expect
     limited 30 "$native" kernels_gpu "${quick[@]}" slots >"$out/kernels-slots.txt"

@@ -100,12 +100,12 @@ async function canvasEnds(blocks, more = {}, begin = () => {}) {
     return ends;
 }
 
-// Of the best step, and from the end of the first block to that of the second.
+// Of a step of the second block, on average (two are under way at once), and from the end of the first block to that of the second.
 async function blockSeconds() {
     const ends = await canvasEnds(2), [first, second] = ends.filter((canvas) => canvas.last);
     if (!second) throw new Error('the model ended its answer in the first block: nothing to measure');
-    const steps = ends.map((canvas, i) => (canvas.step > 1 ? canvas.seconds - ends[i - 1].seconds : Infinity));
-    return { step: Math.min(...steps), block: second.seconds - first.seconds, steps: second.step, length: second.tokens.length };
+    const started = ends[ends.indexOf(first) + 1];
+    return { step: (second.seconds - started.seconds) / Math.max(second.step - started.step, 1), block: second.seconds - first.seconds, steps: second.step, length: second.tokens.length };
 }
 
 async function diffusion() {
