@@ -17,6 +17,8 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "gpu/experts.h"
+#include "gpu/kernel_build.h"
+#include "gpu/plan_binds.h"
 #include "gpu/kernels.h"
 #include "gpu/pipeline.h"
 #include "gpu/sampler_kernels.h"
@@ -346,31 +348,39 @@ static gm_status run_samplers(bench *b) {
 
 /* ---- the slots of experts: a dispatch that plans have only if experts are cached ------------------------------------------- */
 
-static gm_status run_slots(bench *b, uint32_t tokens) {
+/* `ahead`: what a router that was asked early chose; this row is guarded, as most kernels of such plans are. */
+static gm_status run_slots(bench *b, uint32_t tokens, bool ahead) {
     enum { REPEATS = 64 };
     const uint32_t repeats = b->quick ? 1 : REPEATS, pairs = tokens * USED;
-    const tensor   weight = { .ne = { 1, 1, EXPERTS } };
+    const tensor   weight = { .ne = { 1, 1, EXPERTS } }, logits = { .ne = { EXPERTS, 1, 1 } };
     op             product = { .used = USED };
     gpu_kernel     kernel;
     gpu_words      list = { 0 };
     char           name[64];
-    snprintf(name, sizeof name, "slots of experts, %u token%s", tokens, tokens == 1 ? "" : "s");
+    snprintf(name, sizeof name, "slots of experts%s, %u token%s", ahead ? " ahead" : "", tokens,
+             tokens == 1 ? "" : "s");
     if (b->pattern && !strstr(name, b->pattern)) return GM_OK;
-    product.in[FUSED_W0] = (tensor *)&weight;
-    TRY(gpu_slots_kernel(&product, &kernel, &b->e));
-    /* routes, slots, run, table, report: as the kernel binds them */
-    range       ranges[] = { { 0, 2 * pairs * sizeof(uint32_t) },
-                             { 0, 2 * pairs * sizeof(uint32_t) },
-                             { 0, 4 * (RUN_HEADER_WORDS + RECORD_WORDS * tokens) },
-                             { 0, (EXPERT_HEADER + 2 * EXPERTS) * sizeof(uint32_t) },
-                             { 0, EXPERT_REPORT_WORDS * sizeof(uint32_t) } };
-    gpu_binding bindings[COUNT_OF(ranges)];
-    uint32_t   *routes = calloc(2 * pairs, sizeof *routes);
+    product.in[FUSED_W0] = (tensor *)(ahead ? &logits : &weight);
+    TRY((ahead ? gpu_ahead_kernel : gpu_slots_kernel)(&product, &kernel, &b->e));
+    kernel.guarded = ahead;
+    if (ahead) kernel_bind(&kernel, BIND_GUARD);
+    /* routes, slots, run, table, report; and which of these the kernel binds */
+    static const uint8_t kinds[2][5] = { { 0, 1, 2, 3, 4 }, { 0, 4, 2, 3, 2 } };
+    range                ranges[] = { { 0, 2 * pairs * sizeof(uint32_t) },
+                                      { 0, 2 * pairs * sizeof(uint32_t) },
+                                      { 0, 4 * (RUN_HEADER_WORDS + RECORD_WORDS * tokens) },
+                                      { 0, (EXPERT_HEADER + 2 * EXPERTS) * sizeof(uint32_t) },
+                                      { 0, EXPERT_REPORT_WORDS * sizeof(uint32_t) } };
+    gpu_binding          bindings[COUNT_OF(ranges)];
+    uint32_t            *routes = calloc(2 * pairs, sizeof *routes);
     if (!routes) return fail_memory(&b->e, "routes", ranges[0].bytes);
     for (uint32_t i = 0; i < pairs; i++) routes[i / USED * 2 * USED + i % USED] = i * 29 % EXPERTS;
     for (uint32_t i = 0; i < COUNT_OF(ranges) && !b->e.status; i++) {
         ranges[i].buffer = gpu_buffer_new(b->gpu.host, round_up(ranges[i].bytes, 16), &b->e);
-        bindings[i] = (gpu_binding){ i, ranges[i].buffer, 0, ranges[i].bytes };
+    }
+    for (uint32_t i = 0; i < COUNT_OF(ranges); i++) {
+        const range *r = &ranges[kinds[ahead][i]];
+        bindings[i] = (gpu_binding){ i, r->buffer, 0, r->bytes };
     }
     if (!b->e.status) gpu_buffer_write(b->gpu.host, ranges[0].buffer, 0, routes, ranges[0].bytes, &b->e);
     if (!b->e.status) gpu_buffer_write(b->gpu.host, ranges[2].buffer, 0, &tokens, sizeof tokens, &b->e);
@@ -419,8 +429,9 @@ static gm_status run_all(bench *b) {
     begin_report(b);
     for (size_t i = 0; i < COUNT_OF(all_rows) && !b->e.status; i++) run_row(b, &all_rows[i], &filled);
     if (!b->e.status) run_samplers(b);
-    if (!b->e.status) run_slots(b, 1);
-    if (!b->e.status) run_slots(b, 256);
+    if (!b->e.status) run_slots(b, 1, false);
+    if (!b->e.status) run_slots(b, 256, false);
+    if (!b->e.status) run_slots(b, 4, true);
     if (b->json && !b->e.status) printf("%s\n]}\n", b->report.data);
     return b->e.status;
 }

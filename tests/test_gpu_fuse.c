@@ -460,7 +460,9 @@ static void compare_layer(layer_test *t, const cpu_backend *cpu, gpu_backend *gp
     /* In 8 bits a value on the edge may be rounded to either side, and a token may go to another expert. These adapters are as large as the
      * weights, and random weights amplify such a difference: 0.14 was seen natively where f32 columns differ by 3e-7, and 0.30 with the
      * kernels of WebAssembly on the other side. */
-    CHECK_MESSAGE(size > 0 && sqrt(difference / size) < (gpu->precise ? 2e-4 : t->shape->rank ? 0.4 : 0.2),
+    CHECK_MESSAGE(size > 0 && sqrt(difference / size) < (gpu->precise     ? 2e-4
+                                                         : t->shape->rank ? 0.4
+                                                                          : 0.2),
                   "%zu tokens from %llu on: off by %g", tokens, (unsigned long long)start, sqrt(difference / size));
 }
 

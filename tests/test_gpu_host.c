@@ -264,6 +264,38 @@ static void test_write_limit(gpu_host *h) {
     gpu_buffer_free(h, buffer);
 }
 
+static void test_source(gpu_host *h) {
+    TEST("a source keeps what tickets brought, and writes parts of it");
+    const uint32_t in[] = { 1, 2, 3, 4 }, nines[] = { 9, 9, 9, 9 };
+    const gpu_id   x = new_buffer(h, 16), y = new_buffer(h, 16);
+    const uint32_t tickets[] = { gpu_ticket_new(h), gpu_ticket_new(h) };
+    uint32_t       out[4] = { 0 };
+    gpu_id         made = 0;
+    error          e = { 0 };
+    list           l;
+    write_words(h, x, 0, in, 4);
+    list_start(&l);
+    ADD(&l, GPU_READ, x, 8, 0, 8, 0, tickets[0]);
+    ADD(&l, GPU_READ, x, 0, 0, 8, 0, tickets[1]);
+    CHECK(gpu_source_new(h, tickets, 2, &made, &e) == GM_AGAIN && !made);
+    submit_list(h, &l);
+    for (size_t i = 0; i < 2; i++) CHECK(wait_for_ticket(h, tickets[i], NULL));
+    CHECK(!gpu_source_new(h, tickets, 2, &made, &e) && made);
+    for (size_t i = 0; i < 2; i++) gpu_ticket_done(h, tickets[i]);
+    write_words(h, x, 0, nines, 4);
+    CHECK(!gpu_source_write(h, made, 0, y, 0, 12, &e) && !gpu_source_write(h, made, 8, x, 12, 4, &e));
+    read_words(h, y, 0, out, 4);
+    CHECK(out[0] == 3 && out[1] == 4 && out[2] == 1 && out[3] == 0);
+    read_words(h, x, 0, out, 4);
+    CHECK(out[0] == 9 && out[3] == 1);
+    CHECK(gpu_source_write(h, made, 8, y, 0, 12, &e) == GM_BAD_ARGUMENT && strstr(e.why, "which has 16"));
+    CHECK(gpu_source_write(h, made, 0, y, 8, 12, &(error){ 0 }) == GM_BAD_ARGUMENT);
+    gpu_source_free(h, made);
+    CHECK(gpu_source_write(h, made, 0, y, 0, 4, &(error){ 0 }) == GM_BAD_ARGUMENT);
+    gpu_buffer_free(h, x);
+    gpu_buffer_free(h, y);
+}
+
 /* ---- many submits ---- */
 
 static void test_in_flight(gpu_host *h) {
@@ -459,6 +491,7 @@ int main(void) {
     test_buffers(h);
     test_generations(h);
     test_too_large(h);
+    test_source(h);
     test_write_limit(h);
     test_in_flight(h);
     test_buffer_growth(h);

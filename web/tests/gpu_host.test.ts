@@ -281,6 +281,27 @@ test('bindings and writes that do not fit are refused', () =>
         assert.match(e.told('why').why, /does not exist/);
     }));
 
+test('a source keeps what tickets brought, and writes parts of it', () =>
+    withEngine(async (e) => {
+        const [x, y] = [e.buffer([1, 2, 3, 4]), e.buffer([0, 0, 0, 0])];
+        const tickets = [e.call.ticket_new!() >>> 0, e.call.ticket_new!() >>> 0];
+        await e.run([OP.read, x, 8, 0, 8, 0, tickets[0]!], [OP.read, x, 0, 0, 8, 0, tickets[1]!]);
+        for (const ticket of tickets) while (e.call.ticket_bytes!(ticket) === -1) await e.host.news();
+        const source = e.call.source_new!(e.words(tickets), 2) as number;
+        assert.notEqual(source, 0);
+        for (const ticket of tickets) e.call.ticket_done!(ticket);
+        await e.run([OP.write, x, 0, 0, 9, 9, 9, 9]);
+        assert.equal(e.call.source_write!(source, 0, y, 0, 12), 0);
+        assert.equal(e.call.source_write!(source, 8, x, 12, 4), 0);
+        assert.deepEqual(await e.read(y, 4), [3, 4, 1, 0]);
+        assert.deepEqual(await e.read(x, 4), [9, 9, 9, 1]);
+        assert.equal(e.call.source_write!(source, 8, y, 0, 12), BadArgument);
+        assert.match(e.told('why').why, /12 bytes at 8 of source 0x[0-9a-f]+, which has 16/);
+        assert.equal(e.call.source_write!(source, 0, y, 8, 12), BadArgument);
+        e.call.source_free!(source);
+        assert.equal(e.call.source_write!(source, 0, y, 0, 4), BadArgument);
+    }));
+
 test('a list whose pipelines still compile is answered with "again", and nothing of it happens', () =>
     withEngine(async (e) => {
         const many = 40; // more than compile at once
