@@ -11,7 +11,7 @@
 typedef struct {
     size_t depth;         /* tokens in the session before the block */
     size_t length, steps; /* of the canvas; the steps that its block took */
-    double step_seconds;  /* of one step, the best */
+    double step_seconds;  /* of one step, on average in the best block */
     double block_seconds; /* of all steps, and of reading the block, as an answer that goes on does */
 } bench_canvas;
 

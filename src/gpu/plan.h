@@ -84,17 +84,17 @@ struct gpu_plan {
     gpu_backend *backend;
     graph        g;   /* after fusion */
     plan_op     *ops; /* [g.op_count] */
-    const gpu_weight **
-        ahead; /* [g.op_count]: of an op that asks a router early, a weight of that layer's experts; NULL: there are none (experts_ahead.h) */
-    gpu_kv_layer     *kv; /* [layers]: what it is bound to */
-    size_t            layers;
-    plan_kv_dispatch *kv_dispatches;
-    size_t            kv_count, kv_capacity;
-    uint32_t          rebinds;
-    uint32_t          tokens, outputs;
-    bool              rows_alone; /* each token is a sequence of its own */
-    layout_item      *items;      /* values by index, then the plan's scratch items */
-    size_t            item_count;
+    /* [g.op_count]: of an op that asks a router early, a weight of that layer's experts (experts_ahead.h); NULL: there are none */
+    const gpu_weight **ahead;
+    gpu_kv_layer      *kv; /* [layers]: what it is bound to */
+    size_t             layers;
+    plan_kv_dispatch  *kv_dispatches;
+    size_t             kv_count, kv_capacity;
+    uint32_t           rebinds;
+    uint32_t           tokens, outputs;
+    bool               rows_alone; /* each token is a sequence of its own */
+    layout_item       *items;      /* values by index, then the plan's scratch items */
+    size_t             item_count;
     /* Buffers: values, the run, u32 [outputs]. Places of values count on from each buffer to the next, which begins at a multiple of
      * `segment`. */
     gpu_id    memory[PLAN_MEMORIES], run, rows;
