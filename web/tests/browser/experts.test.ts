@@ -41,15 +41,18 @@ async function compute(task: Omit<ExpertsTask, 'file' | 'wasm'>): Promise<Expert
 for (const model of MODELS) {
     test(`${model}: experts from a File and from the private file system`, { timeout: 1_200_000 }, async () => {
         await page.setInputFiles('input', `tests/fixtures/${model}.gguf`);
-        const all = await compute({ from: 'file', gpuExperts: 0 });
+        const all = await compute({ from: 'file', gpuExperts: 0, copies: false });
         assert.deepEqual([all.source, all.experts, all.gpuExperts, all.reads], ['BlobSource', 8, 8, 0]);
         assert.ok(all.numbers.length > 1000 || model === 'tiny-diffusion');
-        for (const [from, gpuExperts] of [['file', 2], ['opfs', 2], ['opfs', 3], ['opfs', 8]] as const) {
-            const some = await compute({ from, gpuExperts });
+        let before = 0;
+        for (const [from, gpuExperts, copies] of [['file', 2, false], ['opfs', 2, false], ['opfs', 2, true], ['opfs', 3, true], ['opfs', 8, true]] as const) {
+            const some = await compute({ from, gpuExperts, copies });
             assert.equal(some.source, from === 'file' ? 'BlobSource' : 'OpfsSource');
             assert.equal(some.gpuExperts, gpuExperts);
             assert.equal(some.reads > 0, gpuExperts < 8);
-            assert.equal(some.failure, gpuExperts < 8 && model !== 'tiny-diffusion' ? 'Storage: the disk was pulled out' : '');
+            if (copies) assert.ok(some.reads < before, `${some.reads} reads with copies in main memory, ${before} without`);
+            else before = some.reads;
+            assert.equal(some.failure, !copies && gpuExperts < 8 && model !== 'tiny-diffusion' ? 'Storage: the disk was pulled out' : '');
             assert.deepEqual(some.numbers, all.numbers);
         }
     });
@@ -57,8 +60,8 @@ for (const model of MODELS) {
 
 test('tiny-diffusion: what was used most is in the slots when the model is opened again', { timeout: 600_000 }, async () => {
     await page.setInputFiles('input', 'tests/fixtures/tiny-diffusion.gguf');
-    const first = await compute({ from: 'file', gpuExperts: 7, remember: true });
-    const second = await compute({ from: 'file', gpuExperts: 7, remember: true });
+    const first = await compute({ from: 'file', gpuExperts: 7, copies: true, remember: true });
+    const second = await compute({ from: 'file', gpuExperts: 7, copies: true, remember: true });
     assert.ok(second.opening > first.opening && second.reads < first.reads, `${first.reads} reads, and ${second.reads} later`);
     assert.deepEqual(second.numbers, first.numbers);
 });

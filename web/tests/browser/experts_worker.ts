@@ -16,6 +16,8 @@ export interface ExpertsTask {
     from: 'file' | 'opfs';
     /** How many experts of each layer are on the GPU; 0: all. */
     gpuExperts: number;
+    /** Copies of experts are kept in main memory; without them, the source fails in the middle. */
+    copies: boolean;
     /** Remembers in IndexedDB which experts are used most. */
     remember?: boolean;
 }
@@ -82,13 +84,13 @@ async function canvasNumbers(engine: CoreEngine): Promise<number[]> {
 }
 
 /** In the middle: a source that fails is an error, and then the conversation goes on as if nothing had happened. */
-async function textNumbers(engine: CoreEngine, source: Watched): Promise<{ numbers: number[]; failure: string }> {
+async function textNumbers(engine: CoreEngine, source: Watched, fails: boolean): Promise<{ numbers: number[]; failure: string }> {
     const session = engine.session({ context: 128 });
     const numbers: number[] = [];
     let failure = '';
     await session.set(idsFrom(0, 20));
     numbers.push(...session.logits()!);
-    if (engine.info.gpuExperts < engine.info.experts) {
+    if (fails && engine.info.gpuExperts < engine.info.experts) {
         source.failAt = source.reads + 2;
         const asked = async () => session.append(idsFrom(20, 9));
         failure = await asked().then(() => 'none', (thrown: GemmuleError) => `${thrown.name}: ${thrown.message}`);
@@ -102,7 +104,8 @@ async function textNumbers(engine: CoreEngine, source: Watched): Promise<{ numbe
     return { numbers, failure };
 }
 
-async function work({ file, wasm, from, gpuExperts, remember }: ExpertsTask): Promise<ExpertsReport> {
+async function work({ file, wasm, from, gpuExperts, copies, remember }: ExpertsTask): Promise<ExpertsReport> {
+    Object.defineProperty(navigator, 'deviceMemory', { value: copies ? 4 : 0, configurable: true });
     const inner = from === 'opfs' ? await opfsSource(file) : new BlobSource(file);
     const source = new Watched(inner);
     const profiles = remember ? { get: kept<Uint8Array>, set: keep } : undefined;
@@ -110,7 +113,7 @@ async function work({ file, wasm, from, gpuExperts, remember }: ExpertsTask): Pr
     const engine = await core.open([source], { backend: 'gpu', precise: true, ...(gpuExperts ? { gpuExperts } : {}) });
     const opened = source.reads;
     const { architecture, experts, gpuExperts: held } = engine.info;
-    const found = architecture === 'diffusion-gemma' ? { numbers: await canvasNumbers(engine), failure: '' } : await textNumbers(engine, source);
+    const found = architecture === 'diffusion-gemma' ? { numbers: await canvasNumbers(engine), failure: '' } : await textNumbers(engine, source, !copies);
     engine.close();
     await source.close();
     return { source: inner.constructor.name, experts, gpuExperts: held, opening: opened, reads: source.reads - opened, ...found };
