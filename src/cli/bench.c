@@ -195,12 +195,12 @@ static gm_status next_token(gm_session *session, const gm_sampling *greedy, size
     return status;
 }
 
-/* N times: computes the token picked last and picks the next. Tokens that end an answer do not stop it. */
 static int compare_seconds(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
+/* N times: computes the token picked last and picks the next. Tokens that end an answer do not stop it. */
 static gm_status follow_choices(bench *b, gm_session *session, const gm_sampling *greedy, error *e) {
     gm_status status = GM_OK;
     double   *seconds = calloc(b->decode + 1, sizeof *seconds), last = clock_seconds();

@@ -475,7 +475,6 @@ static void attend_locally(const op *o, const cpu_context *c, size_t r) {
     local_attention_row(c->kernels, &job, row_at(c, o->out, r));
 }
 
-/* Values [from, from + n) of row r. */
 static void concat_row(const op *o, const cpu_context *c, size_t r) {
     float *y = row_at(c, o->out, r);
     for (size_t i = 0; i < o->count; i++) {
@@ -484,6 +483,7 @@ static void concat_row(const op *o, const cpu_context *c, size_t r) {
     }
 }
 
+/* Values [from, from + n) of row r. */
 static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t from, size_t n) {
     const op          *o = s->op;
     const cpu_kernels *k = c->kernels;

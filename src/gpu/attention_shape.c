@@ -9,6 +9,7 @@ static const struct {
     uint32_t chunk, value_rows;
 } shape_steps[] = { [SHORT_STEP] = { 8, 16 }, [LONG_STEP] = { 16, 32 } };
 enum { LONG_STEP_HEAD = 256 };
+enum { MOST_BLOCKS = 16 }; /* matrices of a subgroup in each direction: attention_word */
 
 bool attention_shape_possible(const gpu_info *info, uint32_t head) {
     const uint32_t m = info->matrix_rows;
@@ -37,6 +38,7 @@ static attention_shape shape_with_step(const gpu_info *info, uint32_t head, uint
     const uint64_t row = s.chunk + 1, values = s.value_rows * (fewest * m / 8 + 1);
     const uint64_t second = max_size(ATTENTION_SHAPE_OTHERS * row, max_size(values, subgroups * m * m / 4));
     s.bytes = 16 * max_size(rows * row + second, rows * (ATTENTION_SHAPE_OTHERS / 4 + 1)) + beside;
+    if (s.column_blocks > MOST_BLOCKS || s.row_blocks > MOST_BLOCKS) s.bytes = UINT64_MAX; /* fits no GPU */
     return s;
 }
 

@@ -230,7 +230,7 @@ static void expert_job_add(expert_cache *c, const expert_wants *wants) {
         if (l->expert_in[slot] != EXPERT_NOWHERE) l->slot_of[l->expert_in[slot]] = EXPERT_NOWHERE;
         l->expert_in[slot] =
             expert; /* wanted, so that the next one gets another slot; the table says nowhere until it is there */
-        job->from_file |= !l->kept[expert].source;
+        l->changes++;
         job->expert[job->count] = expert;
         job->slot[job->count++] = slot;
     }
@@ -251,10 +251,10 @@ static gm_status expert_job_begin(gpu_backend *b, const void *owner, const exper
                                   const expert_wants *ahead, error *e) {
     expert_cache *c = b->experts;
     expert_job   *job = &c->job;
-    *job = (expert_job){ .layer = { wants->layer, ahead->layer } };
+    *job = (expert_job){ .layer = { wants->layer, ahead->layer != wants->layer ? ahead->layer : NULL } };
     expert_job_add(c, wants);
     job->wanted = job->count;
-    expert_job_add(c, ahead);
+    if (job->layer[1]) expert_job_add(c, ahead);
     job->owner = owner;
     return job->count ? expert_job_write_tables(b, e) : GM_OK;
 }
@@ -272,7 +272,7 @@ static gm_status expert_job_stage(gpu_backend *b, error *e) {
     while (job->staged < job->count) {
         const expert_layer *l = expert_job_layer(job, job->staged);
         const uint32_t      expert = job->expert[job->staged], slot = job->slot[job->staged];
-        if (l->kept[expert].source && !job->weight && !job->chunk) {
+        if (l->kept[expert] && !job->weight && !job->chunk) {
             const gm_status restored = expert_kept_restore(b, l, expert, slot, e);
             if (restored) return restored;
             c->statistics.restored++;
@@ -281,6 +281,7 @@ static gm_status expert_job_stage(gpu_backend *b, error *e) {
             continue;
         }
         if (c->lanes.used == c->lanes.count) break;
+        job->from_file = true;
         const gm_status status =
             gpu_lanes_stage_expert(b, &c->lanes, l->weights[job->weight], expert, slot, &job->chunk, e);
         if (status) return status;
@@ -303,9 +304,8 @@ static gm_status expert_job_end(gpu_backend *b, error *e) {
     }
     c->statistics.loaded += job->count;
     c->statistics.ahead += job->count - job->wanted;
-    job->complete = true;
-    if (!job->count) return GM_OK;
-    const gm_status status = expert_job_write_tables(b, e);
+    const gm_status status = job->count ? expert_job_write_tables(b, e) : GM_OK;
+    job->complete = !status;
     if (status || !job->from_file) return status;
     for (size_t i = 0; i < 2; i++) {
         const size_t first = i ? job->wanted : 0, count = i ? job->count - job->wanted : job->wanted;

@@ -26,12 +26,6 @@ enum { EXPERT_REPORT_LAYER, EXPERT_REPORT_QUIET, EXPERT_REPORT_AHEAD }; /* words
 enum { EXPERT_REPORT_WORDS = EXPERT_HEADER + 3 * EXPERT_MOST, EXPERT_READ_TOGETHER = 4 };
 #define EXPERT_NOWHERE UINT32_MAX
 
-/* A copy of an expert's planes in all weights, in main memory (experts_kept.h). */
-typedef struct {
-    gpu_id   source; /* 0: there is none */
-    uint64_t at;
-} expert_copy;
-
 typedef struct {
     const gpu_weight *weights[EXPERT_WEIGHTS];
     size_t            weight_count;
@@ -41,7 +35,8 @@ typedef struct {
     uint32_t         *seen;      /* [experts]: uses at the last report */
     float            *score;     /* [experts] */
     uint32_t         *known;     /* [experts]: uses before this engine was opened (experts_profile.h) */
-    expert_copy      *kept;      /* [experts] */
+    gpu_id           *kept; /* [experts]: a source with a copy of its planes in all weights; 0: none (experts_kept.h) */
+    uint32_t          changes; /* how often slots got other experts */
 } expert_layer;
 
 typedef struct {
@@ -70,7 +65,7 @@ typedef struct {
 typedef struct {
     expert_layer *layer; /* NULL: none */
     uint32_t      expert[EXPERT_READ_TOGETHER], ticket[EXPERT_READ_TOGETHER * EXPERT_WEIGHTS * WEIGHT_PLANES];
-    size_t        count, tickets;
+    size_t        count, tickets, taken; /* taken: the first of them have their copies */
 } expert_reading;
 
 typedef struct expert_cache {

@@ -31,6 +31,8 @@ static bool routing_find(const gpu_plan *p, size_t i, routing *out) {
     if (out->route == i || g->ops[out->route].kind != OP_ROUTE) return false;
     out->product = out->norm = op_that_makes(g, g->ops[out->route].in[0], out->route);
     if (out->product == out->route || g->ops[out->product].kind != OP_PRODUCTS) return false;
+    const gpu_weight *router = gpu_backend_part(p->backend, g->ops[out->product].in[FUSED_W0]).weight;
+    if (!router || router->streamed) return false; /* it would be uploaded twice */
     if (!g->ops[out->product].normed) out->norm = op_that_makes(g, g->ops[out->product].in[FUSED_A], out->product);
     const op *norm = &g->ops[out->norm];
     return (out->norm == out->product ? norm->normed : out->norm < out->product && norm->kind == OP_NORMS) &&

@@ -29,8 +29,7 @@ void expert_kept_make(gpu_backend *b) {
 }
 
 gm_status expert_kept_restore(gpu_backend *b, const expert_layer *l, uint32_t expert, uint32_t slot, error *e) {
-    const expert_copy *copy = &l->kept[expert];
-    uint64_t           from = copy->at;
+    uint64_t from = 0;
     for (size_t i = 0; i < l->weight_count; i++) {
         const gpu_weight *w = l->weights[i];
         weight_range      ranges[WEIGHT_PLANES];
@@ -38,36 +37,25 @@ gm_status expert_kept_restore(gpu_backend *b, const expert_layer *l, uint32_t ex
         const size_t      count = weight_expert_planes(&w->layout, slot, &tile, ranges);
         for (size_t j = 0; j < count; from += ranges[j++].bytes) {
             const gm_status status =
-                gpu_source_write(b->host, copy->source, from, w->tiles[tile], ranges[j].at, ranges[j].bytes, e);
+                gpu_source_write(b->host, l->kept[expert], from, w->tiles[tile], ranges[j].at, ranges[j].bytes, e);
             if (status) return status;
         }
     }
     return GM_OK;
 }
 
-/* ---- giving up copies ---- */
-
-/* Experts that were read back together share a source, which lives as long as one of them needs it. */
-static void kept_drop(gpu_backend *b, expert_layer *l, uint32_t expert) {
-    const gpu_id from = l->kept[expert].source;
-    bool         shared = false;
-    l->kept[expert] = (expert_copy){ 0 };
-    for (uint32_t i = 0; i < l->experts; i++) shared |= l->kept[i].source == from;
-    if (!from || shared) return;
-    gpu_source_free(b->host, from);
-}
-
-/* Room for one more copy in the layer, besides `reserved` others, if the expert is worth it. */
-static bool kept_make_room(gpu_backend *b, expert_layer *l, uint32_t expert, uint32_t reserved) {
-    uint32_t count = reserved, lowest = EXPERT_NOWHERE;
+/* Room for one more copy in the layer, if the expert is worth it. */
+static bool kept_make_room(gpu_backend *b, expert_layer *l, uint32_t expert) {
+    uint32_t count = 0, lowest = EXPERT_NOWHERE;
     for (uint32_t i = 0; i < l->experts; i++) {
-        if (!l->kept[i].source) continue;
+        if (!l->kept[i]) continue;
         count++;
         if (lowest == EXPERT_NOWHERE || l->score[i] < l->score[lowest]) lowest = i;
     }
     if (count < b->experts->kept_most) return true;
     if (lowest == EXPERT_NOWHERE || l->score[lowest] >= l->score[expert]) return false;
-    kept_drop(b, l, lowest);
+    gpu_source_free(b->host, l->kept[lowest]);
+    l->kept[lowest] = 0;
     return true;
 }
 
@@ -82,7 +70,8 @@ void expert_kept_free(gpu_backend *b) {
     expert_cache *c = b->experts;
     for (size_t i = 0; i < COUNT_OF(c->reading); i++) reading_end(b, &c->reading[i]);
     for (size_t i = 0; i < c->layer_count; i++) {
-        for (uint32_t x = 0; c->layers[i].kept && x < c->layers[i].experts; x++) kept_drop(b, &c->layers[i], x);
+        for (uint32_t x = 0; c->layers[i].kept && x < c->layers[i].experts; x++)
+            gpu_source_free(b->host, c->layers[i].kept[x]);
     }
 }
 
@@ -133,33 +122,36 @@ void expert_kept_ask(gpu_backend *b, expert_layer *l, const uint32_t *experts, c
         r->layer = l;
         gpu_words_begin(&words);
         for (; i < count && r->count < EXPERT_READ_TOGETHER && !words.failed; i++) {
-            if (l->kept[experts[i]].source || kept_is_read(c, l, experts[i])) continue;
+            if (l->kept[experts[i]] || kept_is_read(c, l, experts[i])) continue;
             reading_add(r, experts[i], slots[i], b->host, &words);
         }
-        if (!r->count || words.failed || gpu_submit(b->host, words.data, words.count, &ignored)) reading_end(b, r);
+        const bool failed = words.failed;
+        if (!r->count || failed || gpu_submit(b->host, words.data, words.count, &ignored)) reading_end(b, r);
         free(words.data);
+        if (failed) return;
     }
+}
+
+/* Takes the copy of the next expert, and keeps it if the expert is worth that. GM_AGAIN: it has not arrived. */
+static gm_status reading_take(gpu_backend *b, expert_reading *r) {
+    const size_t    each = r->tickets / r->count;
+    const uint32_t *tickets = r->ticket + r->taken * each, expert = r->expert[r->taken];
+    error           ignored = { 0 };
+    gpu_id          made = 0;
+    if (gpu_source_new(b->host, tickets, each, &made, &ignored) == GM_AGAIN) return GM_AGAIN;
+    r->taken++;
+    if (!made) return GM_OK; /* no memory */
+    if (!r->layer->kept[expert] && kept_make_room(b, r->layer, expert)) r->layer->kept[expert] = made;
+    else gpu_source_free(b->host, made);
+    return GM_OK;
 }
 
 void expert_kept_take(gpu_backend *b) {
     expert_cache *c = b->experts;
     for (size_t i = 0; i < COUNT_OF(c->reading); i++) {
         expert_reading *r = &c->reading[i];
-        gpu_id          made = 0;
-        error           ignored = { 0 };
-        if (!r->layer || gpu_source_new(b->host, r->ticket, r->tickets, &made, &ignored) == GM_AGAIN) continue;
-        const uint64_t each = kept_bytes(r->layer);
-        uint32_t       worthy = 0;
-        bool           keep[EXPERT_READ_TOGETHER] = { false };
-        for (size_t j = 0; j < r->count && made; j++) {
-            keep[j] = kept_make_room(b, r->layer, r->expert[j], worthy);
-            worthy += keep[j];
-        }
-        for (size_t j = 0; j < r->count; j++) {
-            if (keep[j]) r->layer->kept[r->expert[j]] = (expert_copy){ made, j * each };
-        }
-        if (!worthy) gpu_source_free(b->host, made);
-        reading_end(b, r);
+        while (r->layer && r->taken < r->count && !reading_take(b, r)) {}
+        if (r->layer && r->taken == r->count) reading_end(b, r);
     }
 }
 
@@ -170,7 +162,7 @@ gm_status expert_kept_rewrite(gpu_backend *b, uint64_t *bytes, error *e) {
         const expert_layer *l = &c->layers[i];
         for (uint32_t x = 0; x < l->experts; x++) {
             gm_status status = GM_AGAIN;
-            if (!l->kept[x].source || l->slot_of[x] == EXPERT_NOWHERE) continue;
+            if (!l->kept[x] || l->slot_of[x] == EXPERT_NOWHERE) continue;
             while (status == GM_AGAIN) {
                 status = expert_kept_restore(b, l, x, l->slot_of[x], e);
                 if (status == GM_AGAIN) gpu_host_wait(b->host, 10);

@@ -448,9 +448,11 @@ static uint64_t record_offset(uint32_t row) {
 /* The run as it is before the first row joins: none takes part, neither in the run nor in the draws. */
 static gm_status generator_write_run(gpu_generator *g, uint32_t window, error *e) {
     const uint32_t rows = g->shape.rows, none = 0, header[RUN_HEADER_WORDS] = { rows, rows, window, 0 };
+    const uint32_t no_report[EXPERT_HEADER] = { 0 };
     gpu_words      words = { 0 };
     gpu_words_begin(&words);
     gpu_words_write(&words, g->plan->run, 0, header, RUN_HEADER_WORDS);
+    if (g->plan->report) gpu_words_write(&words, g->plan->report, 0, no_report, EXPERT_HEADER);
     for (uint32_t row = 0; row < rows; row++) {
         const token_record record = vacant_record(row);
         uint32_t           data[RECORD_WORDS];

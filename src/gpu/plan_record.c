@@ -103,9 +103,13 @@ gpu_id plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const g
 
 /* ---- keys and values ---- */
 
-static bool kernel_binds(const gpu_kernel *k, uint8_t range) { return memchr(k->binds, range, k->bind_count) != NULL; }
+static bool kernel_has_bind(const gpu_kernel *k, uint8_t range) {
+    return memchr(k->binds, range, k->bind_count) != NULL;
+}
 
-static bool kernel_binds_kv(const gpu_kernel *k) { return kernel_binds(k, BIND_KEYS) || kernel_binds(k, BIND_VALUES); }
+static bool kernel_binds_kv(const gpu_kernel *k) {
+    return kernel_has_bind(k, BIND_KEYS) || kernel_has_bind(k, BIND_VALUES);
+}
 
 /* Notes the dispatch that was recorded last, so that plan_rebind finds it. */
 static gm_status plan_note_kv(gpu_plan *p, uint32_t layer, const gpu_kernel *k, const gpu_binding *table, error *e) {
@@ -208,11 +212,11 @@ static gm_status plan_note_step(gpu_plan *p, error *e) {
     return GM_OK;
 }
 
-/* Records a dispatch. After a halt nothing may be stored, so kernels are guarded, except for the one that halts: it writes the run. */
+/* Records a dispatch. After a halt nothing may be stored, so kernels are guarded, except for those that halt: they write the run. */
 static gm_status op_dispatch(op_recorder *r, const gpu_kernel *kernel, error *e) {
     gpu_plan  *p = r->plan;
     gpu_kernel own = *kernel, *k = &own;
-    own.guarded = p->guarded && !kernel_binds(kernel, BIND_SLOT_REPORT);
+    own.guarded = p->guarded && !kernel_has_bind(kernel, BIND_SLOT_REPORT) && p->g.ops[r->index].kind != OP_CANVAS_NEXT;
     if (own.guarded) kernel_bind(&own, BIND_GUARD);
     if (p->visit && plan_is_ahead(p, r->index)) return GM_OK; /* a wrong prediction costs time only */
     if (p->visit) return p->visit(p->visit_user, &p->g, &p->g.ops[r->index], k), GM_OK;
@@ -513,7 +517,8 @@ static gm_status plan_record_result(gpu_plan *p, error *e) {
                                          plan_count(p, whole) * whole->token_stride * sizeof(float));
         p->end_read[i] = p->words.count;
     }
-    if (p->words.failed || p->number_words.failed) return fail_memory(e, "a command list", p->words.count * 4);
+    if (p->words.failed || p->ahead_words.failed || p->number_words.failed)
+        return fail_memory(e, "a command list", p->words.count * 4);
     return gpu_submit(p->backend->host, p->number_words.data, p->number_words.count, e);
 }
 

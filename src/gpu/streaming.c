@@ -41,6 +41,7 @@ struct plan_streaming {
     size_t       next, at;          /* the next part, and where in the words to go on */
     size_t       last;              /* the last part of the submitted ones whose report is awaited */
     size_t       end;               /* of the list, with the reads that the run wants */
+    uint32_t     changes;           /* of the slots that the last part looks up, when it was submitted */
     uint32_t     tokens, kv_moves;
     uint32_t     chunk;        /* how far the current tile has been uploaded */
     uint32_t     ticket;       /* of the report */
@@ -265,6 +266,7 @@ static gm_status submit_asking(gpu_plan *p, size_t begin, const plan_part *part,
     const gm_status status = words_submit(p, list, e);
     if (status) gpu_ticket_done(p->backend->host, ticket);
     else s->ticket = ticket;
+    if (part->asks) s->changes = p->backend->experts->layers[part->layer].changes;
     return status;
 }
 
@@ -319,8 +321,11 @@ static gm_status streaming_read_report(gpu_plan *p, const uint32_t *report, erro
     plan_streaming *s = p->streaming;
     expert_cache_report(p->backend->experts, report, &s->wants, &s->ahead);
     if (!s->wants.layer) {
-        s->at = part_end(p, s->last);
-        s->next = s->last + 1;
+        const plan_part *last = &s->parts[s->last];
+        /* If somebody else's experts have got slots since the last lookup, it is done again: its products have not run yet. */
+        const bool again = last->asks && s->changes != p->backend->experts->layers[last->layer].changes;
+        s->at = again ? last->slots_at : part_end(p, s->last);
+        s->next = s->last + !again;
         streaming_found_all(p);
         return GM_OK;
     }

@@ -416,10 +416,8 @@ gm_status session_canvas_step(session_canvas *c, double deadline, error *e) {
     denoiser    *d = c->session->engine->denoiser;
     const size_t values = canvas_found_values(d);
     while (!c->arrived) {
-        if (atomic_exchange(&c->session->cancelled, false)) {
-            session_canvas_leave(c);
+        if (atomic_exchange(&c->session->cancelled, false)) /* what is under way counts, should the caller go on */
             return fail(e, GM_CANCELLED, "cancelled in step %u of a canvas", c->numbers.step + 1);
-        }
         const gm_status status = denoiser_step(d, c, deadline, e);
         if (status) return status;
         if (!c->arrived && clock_seconds() > deadline) return GM_AGAIN; /* it was another's step */

@@ -269,10 +269,10 @@ void gm_engine_close(gm_engine *engine) {
     engine_close_stores(engine);
     engine_close_towers(engine);
     tokenizer_free(engine->words);
+    denoiser_free(engine->denoiser); /* its runs have borrowed plans */
     plans_close(&engine->plans);
     engine_adapters_close(engine);
     graph_free(&engine->text);
-    denoiser_free(engine->denoiser);
     cpu_backend_close(&engine->cpu);
     gpu_backend_close(&engine->gpu);
     gpu_budget_free(&engine->budget);

@@ -95,9 +95,9 @@ static double reference_join(const float pieces[PIECES]) {
 
 gm_status training_memo_share(training_memo *m, const data_epoch *order, size_t first, size_t runs,
                               const training_shares *shares, error *e) {
+    if (!shares->reduce || !m->reference_count || !runs) return GM_OK;
     const uint32_t *from = order->runs + first, *examples = order->examples + *from;
     const size_t    count = from[runs] - *from;
-    if (!shares->reduce || !m->reference_count) return GM_OK;
     float(*sums)[2][PIECES] = calloc(count, sizeof *sums); /* 0: another process has it */
     if (!sums) return fail_memory(e, "what the model thinks of the pairs", count * sizeof *sums);
     for (size_t r = shares->part; r < runs; r += shares->parts) {
