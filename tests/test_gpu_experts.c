@@ -238,6 +238,59 @@ static void test_several_sessions(const char *path, uint32_t slots) {
     close_conversation(&c);
 }
 
+/* What another session might do: fills the slots of every layer with other experts. */
+static void load_others(gpu_backend *b, uint32_t first) {
+    expert_cache *c = b->experts;
+    for (size_t i = 0; i < c->layer_count; i++) {
+        expert_wants       wants = { .layer = &c->layers[i] };
+        const expert_wants none = { 0 };
+        gm_status          status = GM_AGAIN;
+        error              e = { 0 };
+        for (uint32_t slot = 0; slot < c->slots; slot++) wants.wanted[(first + i + slot) % c->layers[i].experts] = 1;
+        for (int tries = 0; status == GM_AGAIN && tries < 100; tries++) { /* a run that waits for its own comes first */
+            status = expert_cache_load(b, b, &wants, &none, &e);
+            if (status == GM_AGAIN) gpu_host_wait(b->host, 1);
+        }
+        CHECK_MESSAGE(!status || status == GM_AGAIN, "%s", e.why);
+        expert_cache_release(b, b);
+    }
+}
+
+/* Slots get other experts between a lookup and the products that read it. */
+static void test_slots_change(const char *path, uint32_t slots) {
+    conversation c;
+    int32_t      tokens[3];
+    TEST("%s with %u experts: slots change while a run waits", path, slots);
+    if (!open_with_experts(&c, path, slots, true)) return;
+    const size_t vocabulary = c.engine->weights.config.vocabulary;
+    float       *want = calloc(vocabulary, sizeof *want);
+    for (uint32_t round = 0; round < 4; round++) {
+        gm_session *alone = open_session(c.engine, GM_KV_DEFAULT, 0), *s = open_session(c.engine, GM_KV_DEFAULT, 0);
+        gm_status   status = GM_AGAIN;
+        error       e = { 0 };
+        make_tokens(tokens, COUNT_OF(tokens), round);
+        CHECK_MESSAGE(!append_tokens(alone, tokens, COUNT_OF(tokens)), "%s", why);
+        memcpy(want, gm_session_logits(alone), vocabulary * sizeof *want);
+        gm_session_free(alone);
+        engine_enter(c.engine);
+        s->shares = false;
+        for (size_t t = 0; t < COUNT_OF(tokens); t++) CHECK(!session_hold(s, tokens[t], &e));
+        for (uint32_t turn = 0; status == GM_AGAIN && turn < 10000; turn++) {
+            status = session_compute(s, 0, &e);
+            if (!status) status = session_want_logits(s, 0, &e);
+            if (status == GM_AGAIN && turn < 40) load_others(&c.engine->gpu, turn);
+            gpu_host_wait(c.engine->gpu.host, 1);
+        }
+        engine_leave(c.engine);
+        CHECK_MESSAGE(!status, "%s", e.why);
+        const double off = status ? 1 : distance(gm_session_logits(s), want, vocabulary);
+        CHECK_MESSAGE(off == 0, "round %u: the logits are off by %g", round, off);
+        gm_session_free(s);
+    }
+    free(want);
+    close_conversation(&c);
+}
+
 static uint32_t experts_in_slots(const expert_cache *c) {
     uint32_t count = 0;
     for (size_t i = 0; i < c->layer_count; i++) {
@@ -351,6 +404,7 @@ int main(int argc, char **argv) {
         if (i) continue;
         test_several_sessions(rows[i].path, 2);
         test_several_sessions(rows[i].path, 6);
+        test_slots_change(rows[i].path, 6);
         test_failing_source(rows[i].path);
         test_hot_experts(rows[i].path);
     }
