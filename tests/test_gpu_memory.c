@@ -125,7 +125,8 @@ static void test_model(const char *path, bool precise, bool all_budgets) {
         const int32_t  token = 333;
         while (gm_session_append(c.session, &token, 1, why, sizeof why) == GM_AGAIN) {}
         const uint64_t moved = c.engine->gpu.uploaded - before;
-        const uint64_t planned = c.engine->budget.token_bytes + c.engine->budget.expert_bytes;
+        const uint64_t planned =
+            c.engine->budget.token_bytes + 2 * c.engine->budget.expert_bytes; /* a layer's guesses may all be wrong */
         CHECK_MESSAGE(moved <= planned, "a token moves %llu bytes, %llu were planned", (unsigned long long)moved,
                       (unsigned long long)planned);
         const uint64_t used = gpu_host_bytes(c.engine->gpu.host);

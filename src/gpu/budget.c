@@ -290,7 +290,8 @@ void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t siz
                          in_words(b->token_bytes, amount));
     if (used > 0 && (size_t)used < size && b->expert_bytes)
         snprintf(out + used, size - (size_t)used,
-                 "; %u of %u experts of each layer are on the GPU, up to %s over the bus for each token for others",
+                 "; %u of %u experts of each layer are on the GPU, up to %s over the bus for each token for others, or "
+                 "twice that if guesses for the next layer are wrong",
                  b->slots, b->experts, in_words(b->expert_bytes, amount));
 }
 

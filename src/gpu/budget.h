@@ -54,9 +54,9 @@ typedef struct {
     uint64_t       total;                  /* all of it: weights, slot, staging, keys and values, plans, tower */
     uint64_t       everything;             /* the total if nothing stayed outside */
     uint64_t       token_bytes;            /* bytes uploaded for each decoded token, without experts */
-    uint64_t       expert_bytes;           /* the same for experts, if none of a token's is in its slot */
-    uint32_t       experts;                /* of a layer; 0: there are none that could leave the GPU */
-    uint32_t       slots; /* of each layer for experts; as many as there are experts: all are resident */
+    uint64_t       expert_bytes; /* the same for experts, if none of a token's is in its slot and guesses are right */
+    uint32_t       experts;      /* of a layer; 0: there are none that could leave the GPU */
+    uint32_t       slots;        /* of each layer for experts; as many as there are experts: all are resident */
 } gpu_budget;
 
 /* GM_NO_MEMORY, with the numbers, if even the minimum does not fit; `total` then says how much that is. If main memory is
