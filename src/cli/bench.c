@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
 #include "cli/interrupt.h"
+#include "cli/median.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 
@@ -195,11 +196,6 @@ static gm_status next_token(gm_session *session, const gm_sampling *greedy, size
     return status;
 }
 
-static int compare_seconds(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* N times: computes the token picked last and picks the next. Tokens that end an answer do not stop it. */
 static gm_status follow_choices(bench *b, gm_session *session, const gm_sampling *greedy, error *e) {
     gm_status status = GM_OK;
@@ -212,8 +208,7 @@ static gm_status follow_choices(bench *b, gm_session *session, const gm_sampling
         seconds[i] = clock_seconds() - last;
         last += seconds[i];
     }
-    qsort(seconds, b->decode, sizeof *seconds, compare_seconds);
-    b->median_seconds = seconds[b->decode / 2];
+    b->median_seconds = median_of(seconds, b->decode ? b->decode : 1);
     free(seconds);
     return status;
 }

@@ -1,6 +1,7 @@
 #include "cli/bench_switch.h"
 
 #include "cli/interrupt.h"
+#include "cli/median.h"
 
 #include "base/clock.h"
 #include "session/session.h"
@@ -20,16 +21,6 @@ static gm_status switch_first_token(gm_session *session, const gm_sampling *gree
     if (status) return fail(e, status, "%s", why);
     while ((status = session_next(session, &wish, &token, clock_seconds() + 0.05, e)) == GM_AGAIN) {}
     return status;
-}
-
-static int compare_seconds(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double switch_median(double *times) {
-    qsort(times, ROUNDS, sizeof *times, compare_seconds);
-    return times[ROUNDS / 2];
 }
 
 /* Changes and rounds without one take turns, so that both see the same clocks. */
@@ -54,7 +45,7 @@ static gm_status switch_rounds(bench_switch *b, gm_session *session, const gm_en
         TRY(switch_first_token(session, &greedy, tokens, e));
         sames[round] = clock_seconds() - again;
     }
-    *b = (bench_switch){ switch_median(changes), switch_median(firsts), switch_median(sames) };
+    *b = (bench_switch){ median_of(changes, ROUNDS), median_of(firsts, ROUNDS), median_of(sames, ROUNDS) };
     return GM_OK;
 }
 
