@@ -255,7 +255,7 @@ static gm_status submit_asking(gpu_plan *p, size_t begin, const plan_part *part,
     if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
     list->count = 0;
     words_begin_run(p, false, list);
-    if (part->asks && begin < part->slots_at) {
+    if (part->ahead_begin < part->ahead_end && begin < part->slots_at) {
         words_append_range(p, begin, part->slots_at, list);
         gpu_words_append(list, p->ahead_words.data + part->ahead_begin, part->ahead_end - part->ahead_begin);
         begin = part->slots_at;
