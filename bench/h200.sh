@@ -21,15 +21,15 @@
 #   parallel   E2B, 1 to 32 sequences at once
 #   adapters   E2B with four adapters of rank 16 on all projections: one of them and none in turn; from one to another; 8 sequences with none, one,
 #              and all four
-#   experts    26B with all experts on the GPU, with all but one of each layer (nearly all are found), and with 96, 64 and 32 of 128: by random
-#              routing and by skewed routing; each measurement has the hit rate, the bytes of experts per token, how many came from copies in
-#              main memory and how fast those are written, how many were loaded ahead of need, and the median time of a token; the kernel that
-#              looks up slots (kernels-slots.txt)
+#   experts    26B with all experts on the GPU, with all of them in the cache (all are found), with all but one of each layer, with 64 of
+#              128, and with what fits --gpu-memory 6G: experts-random and experts-skewed, by the routing; each measurement has the hit
+#              rate, the bytes of experts per token, how many came from copies in main memory and how fast those are written, how many
+#              were loaded ahead of need, and the median time of a token; the kernel that looks up slots (experts-kernels: kernels-slots.txt)
 #   train      E2B learns from 512 and 2,048 tokens a step, rank 16 on all projections: train-native and train-node (with profiles,
 #              profile-train-*), train-kernels natively and in Node (kernels-train-*.txt), train-26b natively without expert adapters;
 #              each measurement has the most GPU memory that nvidia-smi saw
 #   diffusion  a denoising step of 256 positions behind 1,000 tokens and a block of 16 steps: diffusion-native and diffusion-node, each with a
-#              profile (profile-diffusion-*), and the head's kernels, diffusion-kernels (kernels-canvas-*.txt; ops.txt)
+#              profile (profile-diffusion-*), diffusion-memory natively within --gpu-memory 6G, and the head's kernels, diffusion-kernels (kernels-canvas-*.txt; ops.txt)
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
 # Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. The steps from
@@ -51,14 +51,16 @@ older=blocks,matrix_attention,large_batches
 out=results
 steps=()
 ops=(ops-native ops-attention ops-matmul ops-experts) towers=(tower-small tower-large tower-pairs tower-native)
-train=(train-native train-node train-kernels train-26b) diffusion=(diffusion-native diffusion-node diffusion-kernels)
+cache=(experts-random experts-skewed experts-kernels) train=(train-native train-node train-kernels train-26b)
+diffusion=(diffusion-native diffusion-memory diffusion-node diffusion-kernels)
 unknown() { echo "h200.sh: there is no step '$1'; see the beginning of this file" >&2 && exit 3; }
 for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
-    all) steps+=(pairs cold prefill node profile kernels steps "${ops[@]}" "${towers[@]}" tower-kernels sampler f16 parallel adapters experts)
+    all) steps+=(pairs cold prefill node profile kernels steps "${ops[@]}" "${towers[@]}" tower-kernels sampler f16 parallel adapters "${cache[@]}")
         steps+=("${train[@]}" "${diffusion[@]}") ;;
     ops) steps+=("${ops[@]}") ;;
+    experts) steps+=("${cache[@]}") ;;
     towers) steps+=("${towers[@]}") ;;
     train) steps+=("${train[@]}") ;;
     diffusion) steps+=("${diffusion[@]}") ;;
@@ -102,11 +104,13 @@ native=$work/native/run.sh
 if [ -z "${VK_ICD_FILENAMES:-}" ]; then export VK_ICD_FILENAMES=$work/native/nvidia_icd.json VK_DRIVER_FILES=$work/native/nvidia_icd.json; fi
 has() { [ -f "$work/$1" ] || { say "there is no $1 among what is packed" && return 1; }; }
 
-# model SIZE: its file is there, or is written now; one at a time, since they are large.
+# model SIZE[-skewed]: its file is there, or is written now; one at a time, since they are large.
 model() {
+    local size=${1%-skewed} own=("${synth[@]}")
     [ ! -f "$work/$1.gguf" ] || return 0
+    [ "$1" = "$size" ] || own+=(--skewed)
     [ "$1" = e2b ] || find "$work" -maxdepth 1 -name '*.gguf' ! -name e2b.gguf ! -name '*.adapter.gguf' -delete
-    limited 150 "$native" gemmule synth "$1" "$work/$1.part" "${synth[@]}" --quiet && mv "$work/$1.part" "$work/$1.gguf"
+    limited 150 "$native" gemmule synth "$size" "$work/$1.part" "${own[@]}" --quiet && mv "$work/$1.part" "$work/$1.gguf"
 }
 
 machine="$(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null | head -n 1 |
@@ -311,19 +315,18 @@ step_adapters() {
     limited 60 "$native" gemmule bench "$work/e2b.gguf" --backend gpu -p 0 -n 32 -r 1 "${own[@]:0:2}" --profile "$out/profile-adapters.svg" >"$out/profile-adapters.txt"
 }
 
-step_experts() {
-    local kind slots
-    for kind in random skewed; do
-        rm -f "$work/$experts.gguf"
-        if [ $kind = skewed ]; then synth+=(--skewed); fi
-        model "$experts" || return
-        say "$kind routing"
-        natively 60 "$experts" -p "${prompts%% *}" -n "$decode"
-        for slots in ${SLOTS:-127 96 64 32}; do natively 150 "$experts" -p "${prompts%% *}" -n "$decode" --gpu-experts "$slots"; done
-    done
-    rm -f "$work/$experts.gguf" # skewed: not what other steps expect
-    limited 30 "$native" kernels_gpu "${quick[@]}" slots >"$out/kernels-slots.txt"
+experts_of() { # experts_of MODEL
+    local slots
+    model "$1" || return
+    natively 60 "$1" -p "${prompts%% *}" -n "$decode"
+    for slots in ${SLOTS:-128 127}; do natively 60 "$1" -p "${prompts%% *}" -n "$decode" --gpu-experts "$slots"; done
+    # A token takes up to a fifth of a second there.
+    natively 120 "$1" -p "${prompts%% *}" -n $(((decode + 3) / 4)) --gpu-experts 64
+    natively 120 "$1" -p "${prompts%% *}" -n $(((decode + 3) / 4)) --gpu-memory "${BUDGET:-6G}"
 }
+step_experts-random() { experts_of "$experts"; }
+step_experts-skewed() { experts_of "$experts-skewed"; }
+step_experts-kernels() { limited 30 "$native" kernels_gpu "${quick[@]}" slots >"$out/kernels-slots.txt"; }
 
 step_train-native() {
     model e2b || return
@@ -364,6 +367,7 @@ step_diffusion-native() {
     limited 100 "$native" gemmule bench "$work/diffusion.gguf" --backend gpu -p 0 -n 1 -d "$prefix" --steps "$denoise" -r 1 \
         --profile "$out/profile-diffusion-native.svg" >"$out/profile-diffusion-native.txt"
 }
+step_diffusion-memory() { model diffusion && natively 200 diffusion -p "${prompts%% *}" -n 1 -d "$prefix" --steps "$denoise" --gpu-memory "${BUDGET:-6G}"; }
 step_diffusion-node() {
     model diffusion || return
     in_node 200 diffusion --prefill "${prompts%% *}" --decode 1 --depth "$prefix" --steps "$denoise" --warm "${WARM:-6}" \

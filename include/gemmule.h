@@ -119,7 +119,9 @@ typedef struct {
     uint32_t    gpu;         /* 1 + its number in `gemmule devices`; 0: the fastest */
     const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */
     uint64_t    gpu_memory;  /* bytes of GPU memory to use; the rest stays in main memory; 0: no limit */
-    uint32_t gpu_experts; /* experts of each layer that the GPU holds at once; 0: all, or as many as fit gpu_memory */
+    /* Experts of each layer that the GPU holds at once; they are uploaded when they are used. 0: all from the beginning, or as many as fit
+     * gpu_memory. */
+    uint32_t gpu_experts;
     /* A folder, made if it is not there: if the GPU holds some of the experts, closing the engine leaves a small file in it about which are
      * used most, and opening the model again begins with those. NULL: nothing is stored. */
     const char *cache;
@@ -140,8 +142,8 @@ typedef struct {
     const char *why_device;      /* why GM_BACKEND_AUTO took this device; "" if the backend was named */
     uint32_t    experts,
         gpu_experts; /* of a layer, and how many of them the GPU holds at once; 0: no model of experts, or no GPU */
-    /* If not all: since opening, uses of experts by tokens, how many of these were not on the GPU, tokens computed, and bytes of experts
-     * read and uploaded. The hit rate is 1 − misses / uses. */
+    /* Unless all are there from the beginning: since opening, uses of experts by tokens, how many of these were not on the GPU, tokens
+     * computed, and bytes of experts read and uploaded. The hit rate is 1 − misses / uses. */
     uint64_t expert_uses, expert_misses, expert_tokens, expert_bytes;
 } gm_engine_info;
 

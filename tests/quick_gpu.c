@@ -27,6 +27,7 @@ typedef struct {
     gpu_info  info; /* with all features */
 } kept_host;
 
+bool quick_gpu_hardware;
 void (*quick_gpu_alter)(gpu_options *);
 
 static struct {
@@ -78,6 +79,7 @@ gm_status __wrap_gpu_host_open(const gpu_options *options, gpu_host **out, error
         }
     }
     if (!status) hide_features(&(*out)->info, hidden);
+    if (!status && quick_gpu_hardware) (*out)->info.software = false;
     pthread_mutex_unlock(&kept.lock);
     return status;
 }

@@ -4,6 +4,8 @@
 //
 //     node tests/test_broken_kernels.mjs [folder of the build] [only files with this in their name]
 //
+// Runs the first row of each file; with GEMMULE_LONG=1 (`make test-long`), or if files are named, all of them.
+//
 // A row is: file, a piece of its text, the replacement, and the test program with its arguments (features to disable, and words in the
 // names of the cases to run). A new file needs a row; if a piece is no longer in its file, choose another.
 
@@ -13,6 +15,7 @@ import {availableParallelism} from "node:os";
 import {join} from "node:path";
 
 const [build = "build/release", only = ""] = process.argv.slice(2);
+const all = process.env.GEMMULE_LONG === "1" || only !== "";
 const cases = (words, without = "") => ["ops", "gpu", without, words];
 const matrices = {EMULATE_MATRICES: "8"}, large = {EMULATE_MATRICES: "16"}, littleMemory = {EMULATE_LITTLE_MEMORY: "1"}; // tests/break_shader.c
 const records = ["records", "gpu"];
@@ -221,6 +224,7 @@ async function test(row) {
     const [file, from, , program] = row, what = `${file}, "${from.split("\n")[0].trim()}"`;
     const text = readFileSync(join("wgsl", file), "utf8").replace(/\n +/g, "\n"); // the program has it without indentation
     if (!text.includes(from)) return check(false, `${what}: the file has no such piece any more`);
+    if (!all && rows.find((other) => other[0] === file) !== row) return;
     const {output, ended} = await run(row);
     const count = /(\d+) passed, (\d+) failed\n$/.exec(output), mistakes = /shader \S+\.wgsl:\d+[^\n]*/.exec(output);
     if (!count) return check(false, `${what}: the test did not come to its end (${ended}):\n${output.slice(-500)}`);

@@ -186,6 +186,37 @@ static void test_stop_and_cancel(void) {
     gm_session_free(s);
 }
 
+/* A cancelled step is left at once, and leaves nothing behind. */
+static void test_cancel_within_step(void) {
+    TEST("cancel within a step");
+    const double           turn = engine->turn_seconds;
+    const gm_reply_options options = { .max_tokens = LENGTH, .want_canvas = true };
+    const written          want = answer(4, &options);
+    gm_session            *s = open_session(engine, GM_KV_DEFAULT, 0);
+    written                w = { 0 };
+    for (size_t canvases = 0; s && canvases < 3; canvases++) {
+        gm_piece  piece;
+        gm_status status = GM_OK;
+        size_t    seen = 0;
+        gm_reply *reply = start(s, 4, &options);
+        engine->turn_seconds = 0; /* a call returns before its step is done */
+        while (reply && (status == GM_OK || (status == GM_AGAIN && seen < canvases))) {
+            status = gm_reply_next(reply, &piece, why, sizeof why);
+            seen += status == GM_OK && piece.kind == GM_PIECE_CANVAS;
+        }
+        CHECK_MESSAGE(status == GM_AGAIN, "%s", gm_status_name(status));
+        gm_session_cancel(s);
+        CHECK(gm_reply_next(reply, &piece, why, sizeof why) == GM_CANCELLED);
+        engine->turn_seconds = turn;
+        gm_reply_free(reply);
+    }
+    gm_reply *reply = s ? start(s, 4, &options) : NULL;
+    if (reply) canvas_write_on(reply, &w);
+    CHECK_MESSAGE(w.status == GM_DONE && w.length == want.length && !memcmp(w.text, want.text, w.length), "%s", why);
+    gm_reply_free(reply);
+    gm_session_free(s);
+}
+
 static void test_full_context(void) {
     TEST("a context without room for another block");
     gm_session *s = open_session(engine, GM_KV_DEFAULT, 20 + LENGTH + LENGTH / 2);
@@ -502,6 +533,7 @@ int main(int argc, char **argv) {
     test_pins();
     test_end_of_turn();
     test_stop_and_cancel();
+    test_cancel_within_step();
     if (!gpu) {
         test_bad_canvases();
         test_full_context();

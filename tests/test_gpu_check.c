@@ -2,7 +2,7 @@
  * features, and `gemmule bench --profile`. All of them run in this process, so that shaders are compiled once (quick_gpu.c); the linker
  * puts this file's main before the program's.
  *
- *     test_gpu_check [part of a fixture's name, or "profile"] */
+ *     test_gpu_check [part of a fixture's name, "profile", or "short": without 8-bit products that lack features] */
 
 #include "base/arena.h"
 #include "base/json.h"
@@ -34,6 +34,7 @@ static const struct {
 } rows[] = {
     { "tiny-dense", NULL, "5e-3", { 0 }, { 0 } },
     { "tiny-moe", NULL, "5e-3", { 0 }, { 0 } },
+    { "tiny-diffusion", NULL, "5e-3", { 0 }, { 0 } },
     { "tiny-mm", NULL, "5e-3", { TOWERS("tiny-mm"), MEDIA }, { 0 } },
     { "tiny-mm-bidir", NULL, "5e-3", { TOWERS("tiny-mm-bidir"), PICTURE }, { 0 } },
     { "small-dense-Q4_K_M", NULL, "3e-2", { "--precise", "--kv", "q8_0" }, { 0 } },
@@ -41,6 +42,8 @@ static const struct {
     { "tiny-dense-ollama", "tiny-dense", "1e-4", { "--precise" }, { 0 } },
     { "tiny-moe", NULL, "1e-4", { "--precise" }, { 0 } },
     { "tiny-moe-split", "tiny-moe", "1e-4", { "--precise" }, { 0 } },
+    { "tiny-diffusion", NULL, "1e-4", { "--precise" }, { 0 } },
+    { "tiny-diffusion", "tiny-diffusion-image", "1e-4", { "--precise", TOWERS("tiny-diffusion"), PICTURE }, { 0 } },
     { "tiny-mm", NULL, "1e-4", { "--precise", TOWERS("tiny-mm"), MEDIA }, { 0 } },
     /* logits, loss, gradients and steps of training */
     { "tiny-dense", "tiny-dense-lora", "1e-4", { "--precise", ADAPTER("tiny-dense-lora") }, { 0 } },
@@ -60,6 +63,7 @@ static const struct {
     { "small-moe-Q4_K_M", NULL, "0.15", { 0 }, { 0 } },
     { "tiny-dense", NULL, "1e-4", { "--precise", PLAIN }, { 0 } },
     { "tiny-moe", NULL, "1e-4", { "--precise", PLAIN }, { 0 } },
+    { "tiny-diffusion", NULL, "1e-4", { "--precise", PLAIN }, { 0 } },
     { "tiny-mm", NULL, "1e-4", { "--precise", TOWERS("tiny-mm"), PLAIN }, { 0 } },
     { "tiny-mm-bidir", NULL, "1e-4", { "--precise", PLAIN }, SOFT },
     { "small-dense-Q4_K_M", NULL, "6e-2", { PLAIN }, { 0 } },
@@ -224,6 +228,8 @@ static void test_profile(char *program) {
 
 int __wrap_main(int argc, char **argv) {
     static char output[20000];
+    const bool  is_short = argc > 1 && !strcmp(argv[1], "short");
+    const char *only = argc > 1 && !is_short ? argv[1] : NULL;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const char *wanted = rows[i].expect ? rows[i].expect : rows[i].name;
         char        model[100], expect[100];
@@ -234,7 +240,8 @@ int __wrap_main(int argc, char **argv) {
         snprintf(expect, sizeof expect, "tests/fixtures/%s.expect.gguf", wanted);
         for (size_t o = 0; o < COUNT_OF(rows[i].options) && rows[i].options[o]; o++)
             arguments[count++] = rows[i].options[o];
-        if (argc > 1 && !strstr(rows[i].name, argv[1])) continue;
+        if (only && !strstr(rows[i].name, only)) continue;
+        if (is_short && strstr(rows[i].name, "small") && count > 9 && !strcmp(arguments[9], "--gpu-disable")) continue;
         TEST("%s with %s at %s %s %s %s", rows[i].name, wanted, rows[i].tolerance, count > 9 ? arguments[9] : "",
              count > 10 ? arguments[10] : "", count > 11 ? arguments[11] : "");
         const int    code = run_program((char **)arguments, count, output, sizeof output);
@@ -243,6 +250,6 @@ int __wrap_main(int argc, char **argv) {
             CHECK_MESSAGE(has_line(output, rows[i].lines[l], most), "%s", output);
         if (!rows[i].lines[0]) CHECK_MESSAGE(!code, "exit status %d\n%s", code, output);
     }
-    if (argc < 2 || !strcmp(argv[1], "profile")) test_profile(argv[0]); /* the shaders are compiled already */
+    if (!only || !strcmp(only, "profile")) test_profile(argv[0]); /* the shaders are compiled already */
     return test_end();
 }

@@ -8,6 +8,7 @@
 #include "load_host.h"
 #include "read_file.h"
 #include "session/denoiser.h"
+#include "quick_gpu.h"
 #include "session/gpu_memory.h"
 #include "session/session.h"
 #include "sessions.h"
@@ -93,8 +94,12 @@ static void test_slots(const char *path, bool precise) {
         CHECK(!memcmp(said, again, sizeof said));
         const expert_cache *cache = c.engine->gpu.experts;
         const uint32_t      experts = c.engine->weights.config.experts;
-        CHECK(!cache == (slots[i] >= experts));
-        if (cache) {
+        CHECK(cache);
+        if (cache && slots[i] >= experts) {
+            CHECK(cache->slots == experts && cache->statistics.missed && !cache->statistics.restored);
+            CHECK_MESSAGE(cache->statistics.loaded <= experts * cache->layer_count, "%llu loaded: some more than once",
+                          (unsigned long long)cache->statistics.loaded);
+        } else if (cache) {
             const expert_statistics *n = &cache->statistics;
             const uint64_t           each = (uint64_t)c.engine->weights.config.experts_used * cache->layer_count;
             CHECK(cache->slots == slots[i] && n->loaded && n->bytes && n->missed && n->missed <= n->picks);
@@ -145,23 +150,27 @@ static uint64_t bytes_for_three(const gm_engine *engine) {
     gpu_budget          budget = { 0 };
     error               e = { 0 };
     CHECK_MESSAGE(!gpu_memory_plan(&engine->text, denoiser_graph(engine->denoiser), m, TYPE_F16, m->context, 0, 0, 3,
-                                   gpu_host_info(engine->gpu.host)->max_binding, &budget, &e),
+                                   gpu_host_info(engine->gpu.host), &budget, &e),
                   "%s", e.why);
     const uint64_t total = budget.total;
     gpu_budget_free(&budget);
     return total;
 }
 
-/* A canvas is written within the limit. */
-static void test_canvas_memory(const char *path, uint64_t limit) {
-    const gm_engine_options options = { .model = path, .backend = GM_BACKEND_GPU, .gpu_memory = limit };
-    conversation            c;
-    int32_t                 said[REPLY + 4];
-    TEST("%s in %llu bytes", path, (unsigned long long)limit);
+/* A canvas is written within the limit, also by kernels that divide their work as on a GPU in hardware. */
+static void test_canvas_memory(const char *path, bool hardware) {
+    gm_engine_options options = { .model = path, .backend = GM_BACKEND_GPU };
+    conversation      c;
+    int32_t           said[REPLY + 4];
+    TEST("%s with little memory%s", path, hardware ? ", as on a GPU in hardware" : "");
+    quick_gpu_hardware = hardware;
+    if (!open_conversation(&c, &options)) return;
+    options.gpu_memory = bytes_for_three(c.engine);
+    close_conversation(&c);
     if (!open_conversation(&c, &options)) return;
     CHECK(c.engine->gpu.experts && c.engine->gpu.experts->slots == 3);
     CHECK(reply_tokens(c.session, 5, said) > 20);
-    CHECK(gpu_host_bytes(c.engine->gpu.host) <= limit);
+    CHECK(gpu_host_bytes(c.engine->gpu.host) <= options.gpu_memory);
     close_conversation(&c);
 }
 
@@ -171,10 +180,11 @@ static void test_canvas_slots(const char *path) {
     size_t                count = 0, same = 0;
     TEST("%s with all experts", path);
     if (!open_with_experts(&c, path, 0, false)) return;
-    float         *want = canvas_of_logits(&c, &count);
-    const uint64_t limit = bytes_for_three(c.engine);
+    float *want = canvas_of_logits(&c, &count);
     close_conversation(&c);
-    test_canvas_memory(path, limit);
+    test_canvas_memory(path, false);
+    test_canvas_memory(path, true);
+    quick_gpu_hardware = false;
     for (size_t i = 0; i < COUNT_OF(slots); i++) {
         TEST("%s with %u experts", path, slots[i]);
         if (!open_with_experts(&c, path, slots[i], false)) continue;
@@ -182,7 +192,7 @@ static void test_canvas_slots(const char *path) {
         const double off = distance(got, want, count);
         CHECK_MESSAGE(off == 0, "the logits are off by %g", off);
         const expert_cache *cache = c.engine->gpu.experts;
-        CHECK(slots[i] == 8 ? !cache : cache && cache->statistics.loaded > slots[i]);
+        CHECK(cache && cache->statistics.loaded >= slots[i]);
         free(got);
         close_conversation(&c);
     }
@@ -345,29 +355,39 @@ static void test_hot_experts(const char *path) {
     rmdir(folder);
 }
 
-/* A file that arrives in pieces: a read that fails in the middle of a run is an error, and afterwards the conversation goes on. */
-static void test_failing_source(const char *path) {
+/* An engine whose file arrives in pieces, with two experts of each layer on the GPU and no copies: every miss is a read. */
+static gm_engine *experts_open_in_pieces(load_host *h, buffer *file, const char *path) {
     const gm_engine_options gpu = { .backend = GM_BACKEND_GPU, .gpu_experts = 2 };
     const load_options      options = { .engine = &gpu };
-    load_host               h = { .parts = 1, .backwards = true };
     engine_load            *load = NULL;
     gm_engine              *engine = NULL;
     error                   e = { 0 };
-    int32_t                 tokens[20];
-    float                  *want = NULL;
-    TEST("%s: a source that fails in the middle", path);
-    buffer file = file_read(path);
-    h.bytes[0] = (const uint8_t *)file.data;
-    h.sizes[0] = file.length;
-    gm_status status = load_host_start(&h, &options, 0, &load, &e);
-    if (!status) status = load_host_run(&h, load, &engine, &e);
+    *file = file_read(path);
+    *h = (load_host){ .parts = 1, .backwards = true };
+    h->bytes[0] = (const uint8_t *)file->data;
+    h->sizes[0] = file->length;
+    gm_status status = load_host_start(h, &options, 0, &load, &e);
+    if (!status) status = load_host_run(h, load, &engine, &e);
     CHECK_MESSAGE(!status && engine && engine->gpu.experts, "%s", e.why);
-    if (engine && engine->gpu.experts) engine->gpu.experts->kept_most = 0; /* every miss is a read */
-    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
+    if (!engine || !engine->gpu.experts) return engine;
+    engine->gpu.experts->kept_most = 0;
+    engine->turn_seconds = 0; /* it need not wait for what only we can bring */
+    return engine;
+}
+
+/* A read that fails in the middle of a prompt is an error, and afterwards the conversation goes on. */
+static void test_failing_source(const char *path) {
+    load_host h;
+    buffer    file;
+    error     e = { 0 };
+    int32_t   tokens[20];
+    TEST("%s: a source that fails in the middle of a prompt", path);
+    gm_engine  *engine = experts_open_in_pieces(&h, &file, path);
+    gm_session *s = engine ? open_session(engine, GM_KV_DEFAULT, 0) : NULL;
     make_tokens(tokens, COUNT_OF(tokens), 3);
     if (s) {
-        const size_t bytes = engine->weights.config.vocabulary * sizeof *want;
-        status = load_host_set(&h, s, tokens, 12, &e);
+        const size_t bytes = engine->weights.config.vocabulary * sizeof(float);
+        gm_status    status = load_host_set(&h, s, tokens, 12, &e);
         CHECK_MESSAGE(!status, "%s", e.why);
         for (size_t i = 1; i <= 3; i++) { /* in the first, second and third read */
             e = (error){ 0 };
@@ -379,7 +399,7 @@ static void test_failing_source(const char *path) {
             status = load_host_set(&h, s, tokens, 12 + 2 * i, &e);
             CHECK_MESSAGE(!status, "%s", e.why);
         }
-        want = malloc(bytes);
+        float *want = malloc(bytes);
         memcpy(want, gm_session_logits(s), bytes);
         gm_session_free(s);
         s = open_session(engine, GM_KV_DEFAULT, 0);
@@ -391,6 +411,72 @@ static void test_failing_source(const char *path) {
     gm_session_free(s);
     gm_engine_close(engine);
     buffer_free(&file);
+}
+
+/* An answer whose reads the host answers: its status, and the session's tokens. */
+static gm_status host_reply(load_host *h, gm_session *s, int32_t *out) {
+    const gm_engine *engine = s->engine;
+    gm_reply        *r = begin_reply(s, 5, REPLY);
+    gm_piece         piece;
+    const int32_t   *tokens;
+    gm_status        status = r ? GM_AGAIN : GM_DONE;
+    while (status == GM_AGAIN || status == GM_OK) {
+        status = gm_reply_next(r, &piece, why, sizeof why);
+        if (status == GM_AGAIN && !load_host_answer(h, engine->reads, engine->file, engine->gpu.host))
+            gpu_host_wait(engine->gpu.host, 10);
+    }
+    gm_reply_free(r);
+    const size_t count = gm_session_tokens(s, &tokens);
+    for (size_t i = 0; i < REPLY + 4; i++) out[i] = i < count ? tokens[i] : -1;
+    return status;
+}
+
+/* The same in the middle of an answer: afterwards the session writes what it would have written. */
+static void test_failing_answer(const char *path) {
+    load_host h;
+    buffer    file;
+    int32_t   want[REPLY + 4], said[REPLY + 4];
+    TEST("%s: a source that fails in the middle of an answer", path);
+    gm_engine  *engine = experts_open_in_pieces(&h, &file, path);
+    gm_session *s = engine ? open_session(engine, GM_KV_DEFAULT, 0) : NULL;
+    if (s) {
+        const size_t before = h.answered;
+        CHECK_MESSAGE(host_reply(&h, s, want) == GM_DONE, "%s", why);
+        const size_t many = h.answered - before;
+        CHECK_MESSAGE(many > 20, "%zu reads", many);
+        for (size_t i = 0; i < 2; i++) { /* the first read, and one in the middle: the second time there are fewer */
+            h.fail_at = h.answered + 1 + i * many / 3;
+            const gm_status status = host_reply(&h, s, said);
+            CHECK_MESSAGE(status == GM_IO && strstr(why, "the cable was pulled"), "%d %s", status, why);
+            h.fail_at = 0;
+            CHECK_MESSAGE(host_reply(&h, s, said) == GM_DONE, "%s", why);
+            CHECK(!memcmp(said, want, sizeof want));
+        }
+    }
+    gm_session_free(s);
+    gm_engine_close(engine);
+    buffer_free(&file);
+}
+
+/* Once all experts are there, the host waits for one report of each batch, and for one of each step of a canvas. */
+static void test_reports(const char *path, size_t most) {
+    conversation c;
+    uint64_t     reports = 0;
+    TEST("%s: reports when all experts are found", path);
+    if (!open_with_experts(&c, path, 8, false)) return;
+    for (size_t i = 0; i < 6; i++) {
+        int32_t                 tokens[40], said[REPLY + 4];
+        const expert_statistics before = c.engine->gpu.experts->statistics;
+        gm_session             *s = open_session(c.engine, GM_KV_DEFAULT, 0);
+        s->shares = false; /* every round computes everything */
+        make_tokens(tokens, COUNT_OF(tokens), 3);
+        CHECK_MESSAGE(!append_tokens(s, tokens, COUNT_OF(tokens)), "%s", why);
+        if (c.engine->denoiser) reply_tokens(s, 5, said);
+        reports = expert_statistics_since(&c.engine->gpu, &before).reports;
+        gm_session_free(s);
+    }
+    CHECK_MESSAGE(reports && reports <= most, "%llu reports", (unsigned long long)reports);
+    close_conversation(&c);
 }
 
 int main(int argc, char **argv) {
@@ -406,9 +492,15 @@ int main(int argc, char **argv) {
         test_several_sessions(rows[i].path, 6);
         test_slots_change(rows[i].path, 6);
         test_failing_source(rows[i].path);
+        test_failing_answer(rows[i].path);
+        test_reports(rows[i].path, 1);
         test_hot_experts(rows[i].path);
     }
     const char *diffusion = "tests/fixtures/tiny-diffusion.gguf";
-    if (argc < 2 || strstr(diffusion, argv[1])) test_canvas_slots(diffusion);
+    if (argc < 2 || strstr(diffusion, argv[1])) {
+        test_canvas_slots(diffusion);
+        test_failing_answer(diffusion);
+        test_reports(diffusion, 12); /* of two prompts, two blocks of four steps, and the reading of these blocks */
+    }
     return test_end();
 }

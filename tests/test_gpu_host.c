@@ -264,6 +264,59 @@ static void test_write_limit(gpu_host *h) {
     gpu_buffer_free(h, buffer);
 }
 
+/* Writes of all sizes, small and large, with lists between them: each must come after all before it. */
+static void test_write_order(gpu_host *h) {
+    enum { WORDS = 3 << 20, ROUNDS = 60 };
+    TEST("writes through staging memory keep their order with small writes and lists");
+    const bool software = h->info.software;
+    h->info.software = false; /* several threads copy, as for a real GPU */
+    error        e = { 0 };
+    uint32_t    *expected = calloc(WORDS, sizeof *expected), *found = calloc(WORDS, sizeof *found);
+    const gpu_id x = new_buffer(h, WORDS * 4), y = new_buffer(h, WORDS * 4);
+    uint32_t     random = 1;
+    for (uint32_t i = 0; i < ROUNDS && expected && found; i++) {
+        const uint32_t sizes[] = { 1, 16 << 10, (16 << 10) + 1, 1 << 20, (1 << 20) + 3, WORDS - 7 };
+        random = random * 1664525 + 1013904223;
+        const uint32_t count = sizes[i % COUNT_OF(sizes)], at = (random >> 8) % (WORDS - count);
+        for (uint32_t j = 0; j < count; j++) expected[at + j] = i * WORDS + j;
+        gm_status status;
+        while ((status = gpu_buffer_write(h, x, at * 4, expected + at, count * 4, &e)) == GM_AGAIN)
+            gpu_host_wait(h, 1000);
+        CHECK_MESSAGE(status == GM_OK, "%s", e.why);
+        if (i % 4) continue;
+        list l;
+        list_start(&l);
+        ADD(&l, GPU_COPY, x, 0, 0, y, 0, 0, WORDS * 4, 0);
+        ADD(&l, GPU_CLEAR, x, 64, 0, 128 << 10, 0);
+        submit_list(h, &l);
+        if (i % 16 == 0) read_words(h, y, 0, found, WORDS);
+        CHECK(i % 16 != 0 || !memcmp(found, expected, WORDS * sizeof *found));
+        memset(expected + 16, 0, 128 << 10);
+    }
+    if (found) read_words(h, x, 0, found, WORDS);
+    CHECK(found && !memcmp(found, expected, WORDS * sizeof *found));
+    size_t made = 0;
+    for (size_t i = 0; i < UPLOAD_PIECES; i++) made += h->uploads.pieces[i].buffer != NULL;
+    CHECK_MESSAGE(made > 1 && h->uploads.threads && !h->uploads.refused, "%zu pieces", made);
+    h->info.software = software;
+
+    TEST("a buffer may be freed right after a large write");
+    CHECK(gpu_buffer_write(h, y, 0, expected, WORDS * 4, &e) == GM_OK);
+    gpu_buffer_free(h, y);
+    CHECK_MESSAGE(wait_until_idle(h) && gpu_host_problem(h, &e) == GM_OK, "%s", e.why);
+
+    TEST("without staging memory, large writes go through the queue");
+    h->uploads.refused = true;
+    if (expected) memset(expected, 7, WORDS * sizeof *expected);
+    CHECK(gpu_buffer_write(h, x, 0, expected, WORDS * 4, &e) == GM_OK);
+    if (found) read_words(h, x, 0, found, WORDS);
+    CHECK(found && !memcmp(found, expected, WORDS * sizeof *found));
+    h->uploads.refused = false;
+    free(expected);
+    free(found);
+    gpu_buffer_free(h, x);
+}
+
 static void test_source(gpu_host *h) {
     TEST("a source keeps what tickets brought, and writes parts of it");
     const uint32_t in[] = { 1, 2, 3, 4 }, nines[] = { 9, 9, 9, 9 };
@@ -491,6 +544,7 @@ int main(void) {
     test_buffers(h);
     test_generations(h);
     test_too_large(h);
+    test_write_order(h);
     test_source(h);
     test_write_limit(h);
     test_in_flight(h);

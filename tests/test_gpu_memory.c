@@ -66,7 +66,7 @@ typedef struct {
 
 static size_t find_budgets(const conversation *c, wish out[BUDGET_KINDS + 1]) {
     const gm_engine *engine = c->engine;
-    const uint64_t   binding = gpu_host_info(engine->gpu.host)->max_binding;
+    const gpu_info  *gpu = gpu_host_info(engine->gpu.host);
     size_t           count = 0;
     uint64_t         limit = 0;
     bool             seen[BUDGET_KINDS] = { false };
@@ -75,7 +75,7 @@ static size_t find_budgets(const conversation *c, wish out[BUDGET_KINDS + 1]) {
         error       e = { 0 };
         budget_kind kind = BUDGET_KINDS;
         if (gpu_memory_plan(&engine->text, NULL, &engine->weights.config, engine->precise ? TYPE_F32 : TYPE_F16,
-                            c->session->kv.context, 0, limit, 0, binding, &b, &e))
+                            c->session->kv.context, 0, limit, 0, gpu, &b, &e))
             break;
         for (budget_kind k = BUDGET_TABLES; k < BUDGET_VECTORS; k++) {
             if (b.outside[k]) kind = k;

@@ -1,6 +1,6 @@
 /* Messages with pictures and sounds: the model in the box sees and hears, and what a session holds is neither encoded nor computed again.
  *
- *     test_media [cpu|gpu] */
+ *     test_media [cpu | gpu [long]] */
 
 #include "media/sound.h"
 #include "read_file.h"
@@ -129,6 +129,7 @@ static void second_questions(gm_session *s, const gm_message *talk, size_t held)
 
 /* Questions about held-out pictures and sounds, on the CPU and on a GPU: the answers are the same. A GPU in software writes two tokens per
  * second, so most of these answers are short. Only the first has a second question after it: what follows does not depend on the backend. */
+static bool all_held_out;
 static const struct {
     const char *file, *text;
 } held_out[] = {
@@ -147,6 +148,9 @@ static const struct {
     { "sounds/31.wav", "Write down what is said." },
     { "sounds/20.wav", "Does the tone rise or fall?" },
 };
+
+/* Six of them, unless all are wanted. */
+static bool is_asked(size_t i) { return all_held_out || i < 2 || i % 3 == 2; }
 
 static answer ask_about(gm_session *s, size_t i) {
     char path[64];
@@ -167,7 +171,9 @@ static void seen_and_heard(void) {
     TEST("what the box answers on the CPU");
     device = GM_BACKEND_CPU;
     c = open_box();
-    for (size_t i = 0; i < COUNT_OF(held_out); i++) wanted[i] = ask_about(c.session, i);
+    for (size_t i = 0; i < COUNT_OF(held_out); i++) {
+        if (is_asked(i)) wanted[i] = ask_about(c.session, i);
+    }
     close_conversation(&c);
     CHECK_MESSAGE(strstr(wanted[0].text, SEEN) && strstr(wanted[1].text, "5 6 7 2"), "%s %s", wanted[0].text,
                   wanted[1].text);
@@ -175,6 +181,7 @@ static void seen_and_heard(void) {
     device = GM_BACKEND_GPU;
     c = open_box();
     for (size_t i = 0; i < COUNT_OF(held_out); i++) {
+        if (!is_asked(i)) continue;
         TEST("%s on a GPU", held_out[i].file);
         a = ask_about(c.session, i);
         CHECK_MESSAGE(!strcmp(a.text, wanted[i].text), "'%s', not '%s'", a.text, wanted[i].text);
@@ -568,6 +575,7 @@ static void refusals(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
+    all_held_out = argc > 2 && !strcmp(argv[2], "long");
     shapes = file_read("tests/box/pictures/00.jpg");
     digits = file_read("tests/box/pictures/05.png");
     spoken = file_read("tests/box/sounds/00.wav");

@@ -149,7 +149,20 @@ async function storm() {
     equals(await server.stop(), 0, `it ends well: ${server.log}`);
 }
 
+// ---- experts -----------------------------------------------------------------------------------------------------------------
+
+async function experts() {
+    const server = await serve([resolve("tests/fixtures/tiny-moe.gguf"), "--backend", "gpu", "--gpu-experts", "2", "--ctx", "256"]);
+    equals((await chat(server, {messages: [{role: "user", content: "Hello"}], max_tokens: 4})).status, 200, "an answer");
+    const counted = async () => (await metrics(server)).gemmule_expert_uses_total > 0;
+    await until(counted, "the uses of experts");
+    const {gemmule_expert_uses_total: uses, gemmule_expert_misses_total: misses, gemmule_expert_bytes_total: bytes} = await metrics(server);
+    check(misses > 0 && misses <= uses && bytes > 0, `the cache of experts: ${uses} uses, ${misses} misses, ${bytes} bytes`);
+    equals(await server.stop(), 0, `it ends well: ${server.log}`);
+}
+
 await runAll(async () => {
-    if (!gpu) await atOnce();
+    if (gpu) await experts();
+    else await atOnce();
     await storm();
 });

@@ -359,7 +359,7 @@ static void test_little_memory(const char *name) {
         gpu_budget b;
         error      e = { 0 };
         if (gpu_memory_plan(&engine->text, NULL, &engine->weights.config, TYPE_F32, engine->weights.config.context, 0,
-                            least ? least - 1 : 0, 0, gpu_host_info(engine->gpu.host)->max_binding, &b, &e))
+                            least ? least - 1 : 0, 0, gpu_host_info(engine->gpu.host), &b, &e))
             break;
         least = b.total;
         gpu_budget_free(&b);

@@ -386,9 +386,9 @@ static void test_limited(void) {
     tower_job          *job = encode_all(whole_engine, pictures, 1, NULL, &e);
     size_t              count = 0;
     const float        *want = job ? tower_job_rows(job, 0, &count) : NULL;
-    const uint64_t      binding = gpu_host_info(whole_engine->gpu.host)->max_binding;
+    const gpu_info     *gpu = gpu_host_info(whole_engine->gpu.host);
     CHECK_MESSAGE(!gpu_memory_plan(&whole_engine->text, NULL, c, TYPE_F16, min_size(c->context, GPU_MEMORY_CONTEXT), 0,
-                                   0, 0, binding, &b, &e),
+                                   0, 0, gpu, &b, &e),
                   "%s", e.why);
     char                    first[80], second[80];
     const gm_engine_options options = { .model = fixture(first, "tiny-mm.gguf"),

@@ -3,10 +3,11 @@
 # sanitizers), the kernels on an emulated ARM and in Node, the scripts, the web part in Node, Chromium and Firefox, each fuzz target
 # briefly, and the check of the code's format.
 #
-# `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
-# watched, 500 greedy tokens on the GPU and the CPU, every case of the op test on WebAssembly and in the browsers, every row of the
-# benchmark of kernels, every question to the model in the box, all its pictures and sounds on the GPU, natively and in a page, a
-# training on the GPU in Node, and 2,000 requests to a server on the CPU and on the GPU.
+# `make test-long` (tools/test.sh long) runs the tests that take too long for every change: all fixtures and layers on a GPU
+# without features and in 8 bits, ten thousand tokens while memory is watched, 500 greedy tokens on the GPU and the CPU, every
+# case of the op test on WebAssembly and in the browsers, every row of the benchmark of kernels, every damage to a kernel, every
+# question to the model in the box, all its pictures and sounds on the GPU, natively and in a page, a training on the GPU in
+# Node, and 2,000 requests to a server on the CPU and on the GPU.
 #
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
@@ -129,6 +130,10 @@ if [ "${1-}" = long ]; then
     plan test_serve_storm-gpu "${with_gpu[@]}" node tests/test_serve_storm.mjs build/gemmule long gpu
     plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
     plan release-test_gpu_experts "${with_gpu[@]}" build/release/test_gpu_experts small
+    plan release-test_media-gpu "${with_gpu[@]}" build/release/test_media gpu long
+    plan release-test_gpu_fuse "${with_gpu[@]}" build/release/test_gpu_fuse
+    plan release-test_gpu_check "${with_gpu[@]}" build/release/test_gpu_check
+    plan test_broken_kernels env GEMMULE_LONG=1 node tests/test_broken_kernels.mjs
     plan release-test_gpu_train_check "${with_gpu[@]}" build/release/test_gpu_train_check small
     for test in browser/gpu_pages browser/package browser/experts core_gpu gpu_wasm box; do
         plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
@@ -167,6 +172,8 @@ for preset in asan release; do
         asan-test_gpu_memory) arguments=(tiny-dense) ;;
         release-test_gpu_memory) arguments=(moe) ;;
         release-test_gpu_experts) arguments=(tiny) ;; # the other model: make test-long
+        release-test_gpu_fuse) arguments=("" half) ;;
+        release-test_gpu_check) arguments=(short) ;;
         asan-test_gpu_lost | asan-test_gpu_host | asan-test_gpu_lists | asan-test_gpu_budget) ;;
         asan-test_gpu_* | release-test_gpu_lost) continue ;;
         asan-test_threads) continue ;; # the thread sanitizer runs it

@@ -190,7 +190,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     var raw2 = load_raw(row2 + start);
     var raw3 = load_raw(row3 + start);
     let c = group.x * ${COLUMNS}u;
-    let factors = vec4<f32>(factor_of(c), factor_of(c + 1u), factor_of(c + 2u), factor_of(c + 3u)); // requested early, too
+    var factors = vec4<f32>(factor_of(c), factor_of(c + 1u), factor_of(c + 2u), factor_of(c + 3u)); // requested early, too
 #if CORRECTED
     let early = early_corrections(slots_of_columns(c), c, first, lane);
 #endif
@@ -229,17 +229,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     sum1 = sum1 * factors.y + fix.c1;
     sum2 = sum2 * factors.z + fix.c2;
     sum3 = sum3 * factors.w + fix.c3;
-    let still = vec4<f32>(1.0);
-#else
-    let still = factors;
+    factors = vec4<f32>(1.0); // they are in the sums; in a `let`, naga would refuse a component of this constant (wgpu issue 7793)
 #endif
-    put_column(c, reduce(sum0, thread, subgroup) * still.x, first, block_first, thread);
+    put_column(c, reduce(sum0, thread, subgroup) * factors.x, first, block_first, thread);
 #if COLUMNS == 1
 #else
-    put_column(c + 1u, reduce(sum1, thread, subgroup) * still.y, first, block_first, thread);
+    put_column(c + 1u, reduce(sum1, thread, subgroup) * factors.y, first, block_first, thread);
 #endif
 #if COLUMNS == 4
-    put_column(c + 2u, reduce(sum2, thread, subgroup) * still.z, first, block_first, thread);
-    put_column(c + 3u, reduce(sum3, thread, subgroup) * still.w, first, block_first, thread);
+    put_column(c + 2u, reduce(sum2, thread, subgroup) * factors.z, first, block_first, thread);
+    put_column(c + 3u, reduce(sum3, thread, subgroup) * factors.w, first, block_first, thread);
 #endif
 }

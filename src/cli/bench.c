@@ -73,7 +73,7 @@ typedef struct {
     double              load_seconds, prefill_seconds, decode_seconds;
     uint64_t            peak_memory, private_memory;
     size_t              dispatches; /* per decoded token; 0 on the CPU */
-    expert_statistics   experts;    /* while decoding; zeros if all are on the GPU */
+    expert_statistics   experts;    /* while decoding, or in the last block; zeros without a cache */
     double median_seconds; /* of a decoded token on the GPU: with a cache of experts, of one that misses none, or few */
     double copy_rate;      /* of experts from main memory to the GPU, bytes per second; 0: there are no copies */
     gpu_profile   *timed;  /* NULL: dispatches are not timed */
@@ -235,9 +235,9 @@ static gm_status measure_copies(bench *b, error *e) {
     return gpu_host_problem(gpu->host, e);
 }
 
+/* All of this engine's; without a cache zeros. */
 static expert_statistics bench_experts(const bench *b) {
-    const expert_cache *cache = b->engine->on_gpu ? b->engine->gpu.experts : NULL;
-    return cache ? cache->statistics : (expert_statistics){ 0 };
+    return expert_statistics_since(&b->engine->gpu, &(expert_statistics){ 0 });
 }
 
 static gm_status decode_once(bench *b, gm_session *session, double *seconds, error *e) {
@@ -256,14 +256,7 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     *seconds = clock_seconds() - start;
     status = timing_end(b, status, e);
     b->dispatches = session_dispatches(session);
-    b->experts = bench_experts(b);
-    b->experts.picks -= seen.picks;
-    b->experts.missed -= seen.missed;
-    b->experts.loaded -= seen.loaded;
-    b->experts.restored -= seen.restored;
-    b->experts.ahead -= seen.ahead;
-    b->experts.bytes -= seen.bytes;
-    b->experts.tokens -= seen.tokens;
+    b->experts = expert_statistics_since(&b->engine->gpu, &seen);
     if (!status) status = measure_copies(b, e);
     b->private_memory = process_memory("RssAnon"); /* while the session exists */
     return status;
@@ -319,6 +312,8 @@ static gm_status bench_measure(bench *b, error *e) {
         b->canvas.depth = max_size(b->depth, 1);
         status =
             bench_canvas_measure(&b->canvas, &b->values->engine, b->engine, b->tokens, bench_most_steps(b), NULL, e);
+        b->experts = b->canvas.experts;
+        if (!status && i == b->repeats) status = measure_copies(b, e);
         progress_update(&b->bar, ++b->steps_done, b->steps);
     }
     if (status == GM_OK && b->decode && !b->engine->denoiser)
@@ -384,6 +379,20 @@ static void report_gpu_phases(report *r, const bench *b) {
     report_close(r, '}');
 }
 
+static void report_experts(report *r, const bench *b) {
+    if (!b->experts.picks) return;
+    report_open(r, "experts", '{');
+    report_count(r, "slots", b->engine->gpu.experts->slots);
+    report_number(r, "hit_rate", 1 - (double)b->experts.missed / (double)b->experts.picks);
+    report_number(r, "bytes_per_token", (double)b->experts.bytes / (double)b->experts.tokens);
+    report_count(r, "loaded", b->experts.loaded);
+    report_count(r, "from_copies", b->experts.restored);
+    report_count(r, "ahead", b->experts.ahead);
+    if (!b->engine->denoiser) report_number(r, "median_token_seconds", b->median_seconds);
+    report_number(r, "copy_gigabytes_per_second", b->copy_rate / 1e9);
+    report_close(r, '}');
+}
+
 static int bench_print_json(const bench *b, const char *name) {
     const count_value threads = b->values->engine.threads;
     report            r = { 0 };
@@ -401,18 +410,7 @@ static int bench_print_json(const bench *b, const char *name) {
     report_count(&r, "bytes_per_token", b->info.bytes_per_token);
     report_number(&r, "gigabytes_per_second", gigabytes_per_second(b));
     if (b->dispatches) report_count(&r, "dispatches_per_token", b->dispatches);
-    if (b->experts.picks) {
-        report_open(&r, "experts", '{');
-        report_count(&r, "slots", b->engine->gpu.experts->slots);
-        report_number(&r, "hit_rate", 1 - (double)b->experts.missed / (double)b->experts.picks);
-        report_number(&r, "bytes_per_token", (double)b->experts.bytes / (double)b->experts.tokens);
-        report_count(&r, "loaded", b->experts.loaded);
-        report_count(&r, "from_copies", b->experts.restored);
-        report_count(&r, "ahead", b->experts.ahead);
-        report_number(&r, "median_token_seconds", b->median_seconds);
-        report_number(&r, "copy_gigabytes_per_second", b->copy_rate / 1e9);
-        report_close(&r, '}');
-    }
+    report_experts(&r, b);
     report_number(&r, "load_seconds", b->load_seconds);
     if (b->engine->on_gpu) report_gpu_phases(&r, b);
     report_count(&r, "peak_memory_bytes", b->peak_memory);
@@ -420,6 +418,18 @@ static int bench_print_json(const bench *b, const char *name) {
     if (b->values->profile) bench_profile_report(&r, &b->profile);
     report_close(&r, '}');
     return report_print(&r);
+}
+
+static void bench_print_experts(const bench *b) {
+    char read[32];
+    if (!b->experts.picks) return;
+    format_bytes(b->experts.bytes / b->experts.tokens, read);
+    printf("experts   %u of %u in each layer; %.1f %% hits, %s per token over the bus; of %llu loads %llu were "
+           "from copies (%.2f GB/s), %llu ahead of need\n",
+           b->engine->gpu.experts->slots, b->info.experts,
+           100 - 100 * (double)b->experts.missed / (double)b->experts.picks, read,
+           (unsigned long long)b->experts.loaded, (unsigned long long)b->experts.restored, b->copy_rate / 1e9,
+           (unsigned long long)b->experts.ahead);
 }
 
 static void bench_print_text(const bench *b, const char *name) {
@@ -444,17 +454,8 @@ static void bench_print_text(const bench *b, const char *name) {
                tokens_per_second(b->decode, b->decode_seconds), b->decode, b->depth);
         printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
         if (b->dispatches) printf("work      %zu dispatches per token\n", b->dispatches);
-        if (b->experts.picks) {
-            char read[32];
-            format_bytes(b->experts.bytes / b->experts.tokens, read);
-            printf("experts   %u of %u in each layer; %.1f %% hits, %s per token over the bus; of %llu loads %llu were "
-                   "from copies (%.2f GB/s), %llu ahead of need\n",
-                   b->engine->gpu.experts->slots, b->info.experts,
-                   100 - 100 * (double)b->experts.missed / (double)b->experts.picks, read,
-                   (unsigned long long)b->experts.loaded, (unsigned long long)b->experts.restored, b->copy_rate / 1e9,
-                   (unsigned long long)b->experts.ahead);
-        }
     }
+    bench_print_experts(b);
     bench_parallel_print(&b->parallel);
     bench_switch_print(&b->switching);
     bench_train_print(&b->train);

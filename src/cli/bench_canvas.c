@@ -48,7 +48,8 @@ gm_status bench_canvas_measure(bench_canvas *b, const engine_values *values, gm_
         status = session_canvas_get(s, &c, e);
         engine_leave(engine);
     }
-    const double start = clock_seconds();
+    const expert_statistics seen = expert_statistics_since(&engine->gpu, &(expert_statistics){ 0 });
+    const double            start = clock_seconds();
     if (!status && timed) status = gpu_profile_start(timed, &engine->gpu, e);
     if (!status) {
         status = canvas_denoise(b, c, most_steps, &b->step_seconds, e);
@@ -60,6 +61,8 @@ gm_status bench_canvas_measure(bench_canvas *b, const engine_values *values, gm_
     }
     if (!status) status = canvas_append(s, c->numbers.likeliest, b->length, e);
     const double seconds = clock_seconds() - start;
+    b->experts = expert_statistics_since(&engine->gpu, &seen);
+    b->experts.tokens = b->length; /* each was computed in every step */
     if (!status && (b->block_seconds == 0 || seconds < b->block_seconds)) b->block_seconds = seconds;
     interrupt_watch(NULL);
     gm_session_free(s);

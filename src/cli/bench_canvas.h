@@ -6,13 +6,15 @@
 #include "cli/engine_arguments.h"
 #include "cli/report.h"
 
+#include "gpu/experts.h"
 #include "gpu/profile.h"
 
 typedef struct {
-    size_t depth;         /* tokens in the session before the block */
-    size_t length, steps; /* of the canvas; the steps that its block took */
-    double step_seconds;  /* of one step, on average in the best block */
-    double block_seconds; /* of all steps, and of reading the block, as an answer that goes on does */
+    size_t            depth;         /* tokens in the session before the block */
+    size_t            length, steps; /* of the canvas; the steps that its block took */
+    double            step_seconds;  /* of one step, on average in the best block */
+    double            block_seconds; /* of all steps, and of reading the block, as an answer that goes on does */
+    expert_statistics experts;       /* of the last block, with its own number of tokens; zeros without a cache */
 } bench_canvas;
 
 /* One block behind `depth` of the tokens; keeps the best times. With weights that are random a block takes all of its steps: `most_steps`

@@ -39,8 +39,8 @@ const option engine_options[ENGINE_OPTIONS] = {
                  "which is slower (`gemmule inspect` shows the plan); default: no limit"),
     COUNT_OPTION(
         engine_values, gpu_experts, "gpu-experts", 0, "N", 1, 512,
-        "experts of each layer that the GPU holds at once; others are uploaded when they are used; default: all, "
-        "or as many as fit --gpu-memory"),
+        "experts of each layer that the GPU holds at once; experts are uploaded when they are used; default: all "
+        "from the beginning, or as many as fit --gpu-memory"),
 };
 
 const option sampling_options[SAMPLING_OPTIONS] = {

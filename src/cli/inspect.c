@@ -23,7 +23,7 @@ static const option options[] = {
     BYTES_OPTION(inspect_values, gpu_memory, "gpu-memory", 0, "N",
                  "plan for this much GPU memory, such as 4G or 900M; default: no limit"),
     COUNT_OPTION(inspect_values, gpu_experts, "gpu-experts", 0, "N", 1, 512,
-                 "plan for N experts of each layer on the GPU; default: all, or as many as fit"),
+                 "plan for a cache of N experts of each layer; default: all on the GPU, or as many as fit"),
     COUNT_OPTION(inspect_values, context, "ctx", 0, "N", 1, UINT32_MAX, "plan for a context of N tokens; default 8192"),
     CHOICE_OPTION(inspect_values, kv, "kv", 0, "TYPE", kv_choices, "plan for keys and values in f16, f32 or q8_0"),
 };

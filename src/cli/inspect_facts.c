@@ -97,7 +97,7 @@ static void plan_gpu(const model *m, const inspect_wishes *wishes, inspection *o
     const bool writes_canvases = m->config.canvas.length;
     if (!writes_canvases || !model_canvas_graph(m, false, &canvas, &out->gpu_problem))
         gpu_memory_plan(&g, writes_canvases ? &canvas.g : NULL, &m->config, out->kv_type, out->context,
-                        towers_bytes(out->file, NULL, m->config.width), wishes->gpu_memory, wishes->gpu_experts, 0,
+                        towers_bytes(out->file, NULL, m->config.width), wishes->gpu_memory, wishes->gpu_experts, NULL,
                         &out->gpu, &out->gpu_problem);
     graph_free(&canvas.g);
     graph_free(&g);

@@ -122,13 +122,14 @@ static void budget_add_up(gpu_budget *b) {
     memset(b->resident, 0, sizeof b->resident);
     memset(b->outside, 0, sizeof b->outside);
     b->slot = b->staging = b->token_bytes = b->expert_bytes = 0;
+    b->cached = b->experts && (b->slots < b->experts || b->options.slots);
     for (size_t i = 0; i < b->count; i++) {
         budget_weight *w = &b->weights[i];
         const uint64_t each = w->file / w->weight->ne[2];
         b->staging = larger(b->staging, w->staging);
         if (w->kind == BUDGET_EXPERTS) {
             const uint64_t there = bytes_of_slots(b, w, b->slots);
-            w->out = b->slots < w->weight->ne[2];
+            w->out = b->cached;
             b->resident[w->kind] += there;
             weights += there;
             if (!w->out) continue;
@@ -288,7 +289,7 @@ void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t siz
     if (used > 0 && (size_t)used < size && b->token_bytes)
         used += snprintf(out + used, size - (size_t)used, "; %s over the bus for each token",
                          in_words(b->token_bytes, amount));
-    if (used > 0 && (size_t)used < size && b->expert_bytes)
+    if (used > 0 && (size_t)used < size && b->expert_bytes && b->slots < b->experts)
         snprintf(out + used, size - (size_t)used,
                  "; %u of %u experts of each layer are on the GPU, up to %s over the bus for each token for others, or "
                  "twice that if guesses for the next layer are wrong",
@@ -304,11 +305,10 @@ static void value_live_at(layout_item *items, const tensor *t, uint32_t now) {
     if (now > item->last) item->last = now;
 }
 
-void budget_keep_values(layout_item *items, size_t count, uint32_t first, uint32_t last, uint32_t end) {
+void budget_keep_values(layout_item *items, size_t count, uint32_t first, uint32_t last) {
     for (size_t i = 0; i < count; i++) {
         layout_item *item = &items[i];
         if (!item->bytes || item->first > last || item->last < first) continue;
-        if (item->first < first && end) item->last = end;
         if (item->first > first) item->first = first;
         if (item->last < last) item->last = last;
     }
@@ -333,8 +333,7 @@ gm_status budget_plan(const graph *g, uint64_t tokens, uint64_t *out, error *e) 
         for (uint32_t i = last = first; i < g->op_count; i++) {
             if (g->ops[i].kind == OP_MATMUL_EXPERTS && g->ops[i].in[2] == g->ops[first].in[2]) last = i;
         }
-        budget_keep_values(items, g->value_count, first, last,
-                           tokens <= BUDGET_RETURNING_TOKENS ? (uint32_t)g->op_count : 0);
+        budget_keep_values(items, g->value_count, first, last);
         first = last;
     }
     const gm_status status = layout_assign(items, g->value_count, 256, 0, &bytes, e);

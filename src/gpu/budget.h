@@ -40,7 +40,7 @@ typedef struct {
     uint64_t plans;       /* reserved for plans: budget_plans */
     uint64_t tower;       /* reserved for a tower, which is loaded when it is needed */
     uint64_t max_binding; /* the GPU's limit; 0: not known yet */
-    uint32_t slots;       /* experts of each layer on the GPU; 0: as many as fit */
+    uint32_t slots;       /* of each layer for experts; if given, a cache has them even if all fit; 0: as many as fit */
 } budget_options;
 
 typedef struct {
@@ -56,7 +56,8 @@ typedef struct {
     uint64_t       token_bytes;            /* bytes uploaded for each decoded token, without experts */
     uint64_t       expert_bytes; /* the same for experts, if none of a token's is in its slot and guesses are right */
     uint32_t       experts;      /* of a layer; 0: there are none that could leave the GPU */
-    uint32_t       slots;        /* of each layer for experts; as many as there are experts: all are resident */
+    uint32_t       slots;        /* of each layer for experts */
+    bool cached; /* runs look experts up in slots: there are fewer than experts, or options.slots asks for it */
 } gpu_budget;
 
 /* GM_NO_MEMORY, with the numbers, if even the minimum does not fit; `total` then says how much that is. If main memory is
@@ -76,11 +77,8 @@ bool budget_can_cache(const tensor *weight);
 uint64_t gpu_budget_expected(const gpu_budget *b);
 
 /* Ops first … last of a plan are the products of a layer's experts, which may run several times, each time with other experts in the slots:
- * values that they read or write keep their places that long. If the run may go on with experts missing and then return to `first`, what is
- * read from there on keeps its place until `end`; 0: it does not. */
-void budget_keep_values(layout_item *items, size_t count, uint32_t first, uint32_t last, uint32_t end);
-/* Runs of so many tokens may. */
-enum { BUDGET_RETURNING_TOKENS = 4 };
+ * values that they read or write keep their places that long. */
+void budget_keep_values(layout_item *items, size_t count, uint32_t first, uint32_t last);
 
 /* Approximate bytes of the plans for 1, 4, 16, 64 and 256 tokens together. */
 gm_status budget_plans(const graph *g, uint64_t *out, error *e);

@@ -141,11 +141,26 @@ uint32_t expert_cache_in_slot(const gpu_backend *b, const gpu_weight *w, uint32_
     return expert == EXPERT_NOWHERE ? 0 : expert;
 }
 
+/* ---- statistics ---- */
+
+expert_statistics expert_statistics_since(const gpu_backend *b, const expert_statistics *before) {
+    const expert_statistics none = { 0 }, *now = b->experts ? &b->experts->statistics : &none;
+    return (expert_statistics){ .picks = now->picks - before->picks,
+                                .missed = now->missed - before->missed,
+                                .loaded = now->loaded - before->loaded,
+                                .bytes = now->bytes - before->bytes,
+                                .restored = now->restored - before->restored,
+                                .ahead = now->ahead - before->ahead,
+                                .tokens = now->tokens - before->tokens,
+                                .reports = now->reports - before->reports };
+}
+
 /* ---- which experts stay ---- */
 
 void expert_cache_report(expert_cache *c, const uint32_t *report, expert_wants *wants, expert_wants *ahead) {
     const uint32_t *wanted = report + EXPERT_HEADER, *uses = wanted + EXPERT_MOST, *probably = uses + EXPERT_MOST;
     const uint32_t  next = report[EXPERT_REPORT_AHEAD];
+    c->statistics.reports++;
     wants->layer = ahead->layer = NULL;
     if (next && next <= c->layer_count) ahead->layer = &c->layers[next - 1];
     memcpy(ahead->wanted, probably, sizeof ahead->wanted);
@@ -215,8 +230,11 @@ static void expert_job_drop(gpu_backend *b) {
     job->owner = NULL;
 }
 
+/* Usually a run has just gone on with what was loaded for it: while the GPU computes, there is time to take the copies that have arrived. */
 void expert_cache_release(gpu_backend *b, const void *owner) {
-    if (b->experts && b->experts->job.owner == owner && owner) expert_job_drop(b);
+    if (!b->experts || b->experts->job.owner != owner || !owner) return;
+    expert_job_drop(b);
+    expert_kept_take(b);
 }
 
 /* Gives every missing expert a slot, as far as there are any. The experts that were there lose theirs at once. */
@@ -227,6 +245,7 @@ static void expert_job_add(expert_cache *c, const expert_wants *wants) {
         if (!wants->wanted[expert] || l->slot_of[expert] != EXPERT_NOWHERE) continue;
         const uint32_t slot = expert_slot_to_use(c, l, wants);
         if (slot == EXPERT_NOWHERE) return;
+        job->replaced[job->count] = l->expert_in[slot];
         if (l->expert_in[slot] != EXPERT_NOWHERE) l->slot_of[l->expert_in[slot]] = EXPERT_NOWHERE;
         l->expert_in[slot] =
             expert; /* wanted, so that the next one gets another slot; the table says nowhere until it is there */
@@ -246,7 +265,8 @@ static gm_status expert_job_write_tables(gpu_backend *b, error *e) {
     return expert_words_submit(b, &words, e);
 }
 
-/* Others may run before everything is there, so the GPU must know first which experts are gone. */
+/* Others may run before everything is there, so the GPU must know first which experts are gone. What is to be kept of these is read before
+ * anything is written to their slots: the queue keeps the order. */
 static gm_status expert_job_begin(gpu_backend *b, const void *owner, const expert_wants *wants,
                                   const expert_wants *ahead, error *e) {
     expert_cache *c = b->experts;
@@ -256,6 +276,10 @@ static gm_status expert_job_begin(gpu_backend *b, const void *owner, const exper
     job->wanted = job->count;
     if (job->layer[1]) expert_job_add(c, ahead);
     job->owner = owner;
+    if (job->layer[0]) expert_kept_ask(b, job->layer[0], job->replaced, job->slot, job->wanted);
+    if (job->layer[1])
+        expert_kept_ask(b, job->layer[1], job->replaced + job->wanted, job->slot + job->wanted,
+                        job->count - job->wanted);
     return job->count ? expert_job_write_tables(b, e) : GM_OK;
 }
 
@@ -272,6 +296,7 @@ static gm_status expert_job_stage(gpu_backend *b, error *e) {
     while (job->staged < job->count) {
         const expert_layer *l = expert_job_layer(job, job->staged);
         const uint32_t      expert = job->expert[job->staged], slot = job->slot[job->staged];
+        if (expert_kept_is_read(c, l, expert)) expert_kept_take(b); /* perhaps its copy has just arrived */
         if (l->kept[expert] && !job->weight && !job->chunk) {
             const gm_status restored = expert_kept_restore(b, l, expert, slot, e);
             if (restored) return restored;
@@ -306,12 +331,7 @@ static gm_status expert_job_end(gpu_backend *b, error *e) {
     c->statistics.ahead += job->count - job->wanted;
     const gm_status status = job->count ? expert_job_write_tables(b, e) : GM_OK;
     job->complete = !status;
-    if (status || !job->from_file) return status;
-    for (size_t i = 0; i < 2; i++) {
-        const size_t first = i ? job->wanted : 0, count = i ? job->count - job->wanted : job->wanted;
-        if (count) expert_kept_ask(b, job->layer[i], job->expert + first, job->slot + first, count);
-    }
-    return gpu_backend_ask_damage(b, e);
+    return status || !job->from_file ? status : gpu_backend_ask_damage(b, e);
 }
 
 static gm_status expert_job_run(gpu_backend *b, error *e) {
@@ -344,8 +364,7 @@ static gm_status expert_job_take(gpu_backend *b, const void *owner) {
 gm_status expert_cache_load(gpu_backend *b, const void *owner, const expert_wants *wants, const expert_wants *ahead,
                             error *e) {
     expert_cache *c = b->experts;
-    expert_kept_take(b);
-    gm_status status = expert_job_take(b, owner);
+    gm_status     status = expert_job_take(b, owner);
     if (!status && c->job.owner != owner) status = expert_job_begin(b, owner, wants, ahead, e);
     if (!status) status = expert_job_run(b, e);
     if (status && status != GM_AGAIN) expert_job_drop(b);

@@ -8,7 +8,7 @@
  *
  * An expert that is loaded takes a free slot, or that of the expert with the lowest score which the layer does not want now. Scores are
  * counts of uses that halve every EXPERT_HALF_LIFE tokens. Experts come from memory or by reads, in the way of all weights (upload.c), or from a
- * copy that was kept of them when they were last here (experts_kept.h).
+ * copy that was made of them when they lost their slots (experts_kept.h).
  *
  *   table   of each layer, `stride` bytes apart: 1 + its number, 3 spare words; the slot of each expert (EXPERT_NOWHERE: none); its uses so far
  *   report  of each plan: the number of the layer that halted it, as in the table (0: none); whether misses are quiet; the number of the layer
@@ -47,7 +47,11 @@ typedef struct {
     uint64_t restored; /* how many of them came from a copy, */
     uint64_t ahead;    /* and how many before a run wanted them */
     uint64_t tokens;
+    uint64_t reports; /* that the host waited for */
 } expert_statistics;
+
+/* What was counted since `before`. */
+expert_statistics expert_statistics_since(const gpu_backend *b, const expert_statistics *before);
 
 /* What is being loaded: experts and the slots that they get. The first are wanted, the others, of the next layer, probably. */
 typedef struct {
@@ -56,9 +60,10 @@ typedef struct {
     bool          complete, from_file; /* from_file: not all of them had a copy */
     uint32_t      patience;            /* how often others have waited for the owner to go on */
     uint32_t      expert[EXPERT_MOST], slot[EXPERT_MOST];
-    size_t        count, wanted;  /* experts; how many of them are of layer[0] */
-    size_t        staged, weight; /* which of them is staged next, of which weight, */
-    uint32_t      chunk;          /* and from where on */
+    uint32_t      replaced[EXPERT_MOST]; /* which experts were in these slots; EXPERT_NOWHERE: none */
+    size_t        count, wanted;         /* experts; how many of them are of layer[0] */
+    size_t        staged, weight;        /* which of them is staged next, of which weight, */
+    uint32_t      chunk;                 /* and from where on */
 } expert_job;
 
 /* Experts that are being read back together. */
@@ -110,7 +115,7 @@ gm_status expert_cache_load(gpu_backend *b, const void *owner, const expert_want
                             error *e);
 /* Strikes out experts that are there: a run has just used them. Returns whether some are left. */
 bool expert_cache_strike(expert_wants *wants);
-/* What was loaded for the owner may be replaced. Drops what is still being loaded. */
+/* What was loaded for the owner may be replaced. Drops what is still being loaded, and takes copies that have arrived. */
 void expert_cache_release(gpu_backend *b, const void *owner);
 
 /* The table of a weight's layer. */

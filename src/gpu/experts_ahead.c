@@ -55,11 +55,12 @@ static tensor *ahead_copy(gpu_plan *p, graph *to, size_t from, int input, tensor
 }
 
 gm_status plan_add_ahead(gpu_plan *p, error *e) {
-    enum { COPIES = 3 }; /* of each layer: norm, product, route */
+    enum { COPIES = 3 };      /* of each layer: norm, product, route */
+    enum { MOST_TOKENS = 4 }; /* more want nearly all experts anyway */
     graph   g = p->g;
     size_t  layers = 0;
     routing own, *all = NULL;
-    if (!p->backend->experts || (p->tokens > BUDGET_RETURNING_TOKENS && !p->rows_alone)) return GM_OK;
+    if (!p->backend->experts || (p->tokens > MOST_TOKENS && !p->rows_alone)) return GM_OK;
     all = calloc(g.op_count, sizeof *all);
     p->ahead = calloc(g.op_count * (1 + COPIES), sizeof *p->ahead);
     g.ops = malloc(g.op_count * (1 + COPIES) * sizeof *g.ops);

@@ -44,16 +44,22 @@ gm_status expert_kept_restore(gpu_backend *b, const expert_layer *l, uint32_t ex
     return GM_OK;
 }
 
+/* Whether a copy of expert a is worth less than one of expert b. What is in a slot can be read back when it loses that. */
+static bool kept_is_worth_less(const expert_layer *l, uint32_t a, uint32_t b) {
+    const bool a_is_here = l->slot_of[a] != EXPERT_NOWHERE, b_is_here = l->slot_of[b] != EXPERT_NOWHERE;
+    return a_is_here != b_is_here ? a_is_here : l->score[a] < l->score[b];
+}
+
 /* Room for one more copy in the layer, if the expert is worth it. */
 static bool kept_make_room(gpu_backend *b, expert_layer *l, uint32_t expert) {
     uint32_t count = 0, lowest = EXPERT_NOWHERE;
     for (uint32_t i = 0; i < l->experts; i++) {
         if (!l->kept[i]) continue;
         count++;
-        if (lowest == EXPERT_NOWHERE || l->score[i] < l->score[lowest]) lowest = i;
+        if (lowest == EXPERT_NOWHERE || kept_is_worth_less(l, i, lowest)) lowest = i;
     }
     if (count < b->experts->kept_most) return true;
-    if (lowest == EXPERT_NOWHERE || l->score[lowest] >= l->score[expert]) return false;
+    if (lowest == EXPERT_NOWHERE || !kept_is_worth_less(l, lowest, expert)) return false;
     gpu_source_free(b->host, l->kept[lowest]);
     l->kept[lowest] = 0;
     return true;
@@ -94,7 +100,7 @@ static void reading_add(expert_reading *r, uint32_t expert, uint32_t slot, gpu_h
     r->expert[r->count++] = expert;
 }
 
-static bool kept_is_read(const expert_cache *c, const expert_layer *l, uint32_t expert) {
+bool expert_kept_is_read(const expert_cache *c, const expert_layer *l, uint32_t expert) {
     for (size_t i = 0; i < COUNT_OF(c->reading); i++) {
         const expert_reading *r = &c->reading[i];
         for (size_t j = 0; j < r->count && r->layer == l; j++) {
@@ -122,7 +128,7 @@ void expert_kept_ask(gpu_backend *b, expert_layer *l, const uint32_t *experts, c
         r->layer = l;
         gpu_words_begin(&words);
         for (; i < count && r->count < EXPERT_READ_TOGETHER && !words.failed; i++) {
-            if (l->kept[experts[i]] || kept_is_read(c, l, experts[i])) continue;
+            if (experts[i] == EXPERT_NOWHERE || l->kept[experts[i]] || expert_kept_is_read(c, l, experts[i])) continue;
             reading_add(r, experts[i], slots[i], b->host, &words);
         }
         const bool failed = words.failed;

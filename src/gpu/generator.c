@@ -306,6 +306,7 @@ static const uint8_t *generator_draws(const gpu_generator *g, const generator_st
 static gm_status generator_draw(gpu_generator *g, generator_step *step, error *e) {
     gpu_host *h = g->plan->backend->host;
     TRY(generator_choose_list(g, e));
+    TRY(streaming_submit_first(g->plan, e));
     const size_t   from = 1 + g->plan->end_dispatch - g->plan->first_dispatch;
     const uint32_t ticket = gpu_ticket_new(h);
     gpu_words      words = { 0 };
@@ -349,6 +350,33 @@ static gm_status generator_advance(gpu_generator *g, generator_step *step, error
     return status;
 }
 
+/* Submits a whole step. The watch sees only steps that are submitted for the first time. */
+static gm_status generator_submit_whole(gpu_generator *g, generator_step *step, error *e) {
+    gpu_host      *h = g->plan->backend->host;
+    const uint32_t ticket = gpu_ticket_new(h);
+    if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
+    if (g->list->rebinds != g->plan->rebinds)
+        step_list_take_plan(g->list, g->plan); /* other caches, other bind groups */
+    g->list->words.data[g->list->at_ticket] = ticket;
+    const gm_status status = gpu_submit(h, g->list->words.data, g->list->words.count, e);
+    if (status) gpu_ticket_done(h, ticket);
+    else step->ticket = ticket;
+    return status;
+}
+
+/* The rest of step i has just been submitted again, after a miss: so are the steps after it, if they may be ahead. Otherwise the GPU would
+ * wait for the host between them. */
+static gm_status generator_submit_followers(gpu_generator *g, size_t i, error *e) {
+    while (++i < g->flying && i < streaming_steps_ahead(g->plan)) {
+        generator_step *step = generator_step_at(g, i);
+        step->rows &= generator_live_rows(g);
+        if (step->ticket || !step->rows) return GM_OK;
+        const gm_status status = generator_submit_whole(g, step, e);
+        if (status) return status;
+    }
+    return GM_OK;
+}
+
 /* Waits until the draws of the first `count` steps have arrived. */
 static gm_status generator_settle(gpu_generator *g, size_t count, error *e) {
     const gpu_plan *p = g->plan;
@@ -361,7 +389,10 @@ static gm_status generator_settle(gpu_generator *g, size_t count, error *e) {
             i++;
             continue;
         }
-        if (!step->ticket) status = generator_advance(g, step, e);
+        if (!step->ticket) {
+            status = generator_advance(g, step, e);
+            if (!status) status = generator_submit_followers(g, i, e);
+        }
         if (status) return status;
         const uint8_t *draws = generator_draws(g, step, &each);
         TRY(gpu_host_problem(p->backend->host, e));
@@ -586,31 +617,20 @@ static void generator_report_step(const gpu_generator *g) {
 }
 
 gm_status gpu_generator_submit(gpu_generator *g, error *e) {
-    gpu_host      *h = g->plan->backend->host;
     const uint32_t live = generator_live_rows(g);
     if (!live || g->flying == GENERATOR_STEPS)
         return fail(e, GM_BAD_ARGUMENT, "a generator with %zu steps under way cannot take one more", g->flying);
     TRY(generator_choose_list(g, e));
     TRY(generator_take_plan(g, e));
     generator_step *next = generator_step_at(g, g->flying);
+    *next = (generator_step){ .rows = live };
     if (g->plan->report) {
         const size_t most = streaming_steps_ahead(g->plan);
         if (g->flying && (g->flying >= most || !generator_step_at(g, g->flying - 1)->ticket)) return GM_AGAIN;
-        *next = (generator_step){ .rows = live };
-        g->flying += !most;
-        if (!most) return GM_OK;
+        if (!most) return g->flying++, GM_OK;
     }
-    const uint32_t ticket = gpu_ticket_new(h);
-    if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
-    if (g->list->rebinds != g->plan->rebinds)
-        step_list_take_plan(g->list, g->plan); /* other caches, other bind groups */
-    g->list->words.data[g->list->at_ticket] = ticket;
-    const gm_status status = gpu_submit(h, g->list->words.data, g->list->words.count, e);
-    if (status) {
-        gpu_ticket_done(h, ticket);
-        return status;
-    }
-    *next = (generator_step){ .ticket = ticket, .rows = live };
+    const gm_status status = generator_submit_whole(g, next, e);
+    if (status) return status;
     g->flying++;
     generator_report_step(g);
     for (uint32_t i = 0; i < g->shape.rows; i++) g->rows[i].steps += g->rows[i].live;

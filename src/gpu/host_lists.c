@@ -413,6 +413,7 @@ gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e)
     if (status == GM_OK) status = check_list(h, words, count, &reads, e);
     if (status == GM_OK && reads) status = prepare_reads(h, words, count, e);
     if (status != GM_OK) return status;
+    host_uploads_flush(h);
     for (size_t at = 1; at < count; at += 1 + length_of(words[at])) {
         ops[op_of(words[at])].record(&r, words + at + 1, length_of(words[at]));
     }

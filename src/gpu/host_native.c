@@ -138,6 +138,7 @@ static void on_work_done(void) {}
 
 static void add_fence(gpu_host *h) {
     if (h->work_fenced == h->work || h->fence_count == FENCES) return;
+    host_uploads_flush(h);
     const WGPUQueueWorkDoneCallbackInfo info = { .mode = WGPUCallbackMode_WaitAnyOnly, .callback = on_work_done };
     h->fences[h->fence_count++] = (host_fence){ .future = h->api.QueueOnSubmittedWorkDone(h->queue, info),
                                                 .serial = h->work,
@@ -294,6 +295,7 @@ static void close_things(gpu_host *h) {
     host_close_pipelines(h);
     for (index = 0; slots_next(&h->buffers, &index, &id);) gpu_buffer_free(h, id);
     for (index = 0; slots_next(&h->sources, &index, &id);) gpu_source_free(h, id);
+    host_uploads_close(h);
     host_close_tickets(h);
     gpu_clock_stop(h);
     slots_free(&h->groups);

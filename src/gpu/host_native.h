@@ -4,6 +4,7 @@
 #define GM_HOST_NATIVE_H
 
 #include "gpu/host.h"
+#include "base/pool.h"
 #include "gpu/webgpu_api.h"
 
 /* ---- ids: kind, generation, slot (host_slots.c) ---- */
@@ -94,6 +95,33 @@ typedef struct {
     bool       busy;
 } host_staging;
 
+enum {
+    UPLOAD_PIECE = 4 << 20,
+    UPLOAD_PIECES = 16,
+    UPLOAD_SMALLEST = 64 << 10, /* smaller writes are faster without staging memory of our own */
+    UPLOAD_LARGEST = UPLOAD_PIECE * UPLOAD_PIECES / 2
+};
+
+/* Staging memory for large writes, and what is to be copied from it (host_uploads.c). */
+typedef struct {
+    WGPUBuffer buffer; /* NULL: not made yet */
+    uint8_t   *memory; /* NULL: the GPU still reads it */
+    uint64_t   used;
+} host_upload_piece;
+
+typedef struct {
+    WGPUBuffer from, to;
+    uint64_t   at, offset, bytes;
+} host_upload_copy;
+
+typedef struct {
+    host_upload_piece pieces[UPLOAD_PIECES];
+    host_upload_copy  copies[4 * UPLOAD_PIECES]; /* written to pieces, but not submitted yet */
+    size_t            copy_count;
+    pool             *threads; /* that copy large writes; NULL: none */
+    bool              refused; /* there is no such memory */
+} host_uploads;
+
 /* A marker in the queue: once it has passed, all work up to `serial` is done. */
 typedef struct {
     WGPUFuture future;
@@ -137,6 +165,7 @@ struct gpu_host {
     uint32_t      next_pipeline; /* the first slot that may hold a waiting one */
     host_staging *staging;
     uint32_t      staging_count;
+    host_uploads  uploads;
     uint64_t      bytes, most;   /* of all buffers, and their limit; 0: none */
     uint64_t      buffer_deaths; /* number of buffers freed so far */
 
@@ -198,6 +227,19 @@ void      host_close_pipelines(gpu_host *h); /* drops those that wait, and waits
 
 /* Makes the group's bind group if its pipeline is ready; GM_AGAIN if it is not. */
 gm_status host_group_make(gpu_host *h, host_group *group, error *e);
+
+/* ---- host_uploads.c ---- */
+
+/* As memcpy, by several threads: one thread alone reaches only a fraction of the bus's bandwidth, and of the rate at which the system hands out
+ * fresh pages. */
+void host_copy(gpu_host *h, uint8_t *to, const uint8_t *from, size_t bytes);
+
+/* False: nothing was written, since the write is too small or too large to go this way, there is no room now, or no such memory at all. Then the
+ * queue must write. (Waiting for room could go on for ever: callers repeat several writes if one of them must wait.) */
+bool host_uploads_write(gpu_host *h, WGPUBuffer to, uint64_t offset, const void *data, uint64_t bytes);
+/* Submits the copies so far. Whatever else goes to the queue must come after this. */
+void host_uploads_flush(gpu_host *h);
+void host_uploads_close(gpu_host *h);
 
 /* ---- host_lists.c ---- */
 

@@ -56,6 +56,7 @@ gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
 void gpu_buffer_free(gpu_host *h, gpu_id buffer) {
     host_buffer *thing = slots_find(&h->buffers, buffer);
     if (!thing) return;
+    host_uploads_flush(h);
     h->api.BufferDestroy(thing->buffer); /* frees the memory even if a bind group still refers to the buffer */
     h->api.BufferRelease(thing->buffer);
     h->bytes -= thing->bytes;
@@ -80,7 +81,10 @@ gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const vo
         gpu_idle(h); /* adds a fence after the writes so far, and polls */
         if (h->write_bytes + bytes > MOST_BYTES_IN_FLIGHT) return GM_AGAIN;
     }
-    h->api.QueueWriteBuffer(h->queue, thing->buffer, offset, data, bytes);
+    if (!host_uploads_write(h, thing->buffer, offset, data, bytes)) {
+        host_uploads_flush(h);
+        h->api.QueueWriteBuffer(h->queue, thing->buffer, offset, data, bytes);
+    }
     host_count_work(h, bytes);
     return GM_OK;
 }
@@ -104,7 +108,7 @@ gm_status gpu_source_new(gpu_host *h, const uint32_t *tickets, size_t count, gpu
     made->bytes = total;
     for (size_t i = 0, at = 0; i < count; i++, at += bytes) {
         const void *brought = gpu_ticket_data(h, tickets[i], &bytes);
-        memcpy(made->data + at, brought, bytes);
+        host_copy(h, made->data + at, brought, bytes);
     }
     return GM_OK;
 }

@@ -97,12 +97,11 @@ struct gpu_plan {
     size_t             item_count;
     /* Buffers: values, the run, u32 [outputs]. Places of values count on from each buffer to the next, which begins at a multiple of
      * `segment`. */
-    gpu_id    memory[PLAN_MEMORIES], run, rows;
-    uint64_t  segment;
-    gpu_id    report;  /* of experts that are missing (gpu/experts.h); 0: all are on the GPU */
-    bool      returns; /* a run may go on although experts are missing, and return to them: their inputs are kept */
-    bool      guarded; /* so its kernels do nothing after a run has halted (gpu_kernel.guarded) */
-    gpu_id    numbers; /* the kernels' numbers, PLAN_ALIGNMENT apart */
+    gpu_id   memory[PLAN_MEMORIES], run, rows;
+    uint64_t segment;
+    gpu_id   report; /* of experts that are missing (gpu/experts.h); 0: all are on the GPU */
+    bool guarded; /* its kernels do nothing after a run has halted (gpu_kernel.guarded), because experts were missing */
+    gpu_id    numbers;      /* the kernels' numbers, PLAN_ALIGNMENT apart */
     gpu_words number_words; /* a list that writes them, once */
     size_t    number_count;
     uint64_t  bytes;

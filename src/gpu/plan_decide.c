@@ -537,15 +537,14 @@ static void plan_choose_segment(gpu_plan *p) {
 
 /* The products of a layer's experts may run several times (budget_keep_values). */
 static void plan_keep_sections(gpu_plan *p) {
-    p->returns = p->tokens <= BUDGET_RETURNING_TOKENS || p->rows_alone;
     for (uint32_t i = 0; i < p->g.op_count; i++) {
         plan_op *d = &p->ops[i];
         if (!d->makes_slotted) continue;
-        p->guarded = p->returns;
+        p->guarded = true;
         for (uint32_t j = i; j < p->g.op_count; j++) {
             if (p->ops[j].slotted == d->slotted) d->section_end = j;
         }
-        budget_keep_values(p->items, p->item_count, i, d->section_end, p->returns ? (uint32_t)p->g.op_count : 0);
+        budget_keep_values(p->items, p->item_count, i, d->section_end);
     }
 }
 

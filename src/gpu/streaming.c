@@ -49,6 +49,7 @@ struct plan_streaming {
     bool         passes;       /* it wants more than there are slots, and gets them one after another */
     bool         loaded;       /* what the next part asks for is there, until it has been submitted, */
     bool         foreseen;     /* and so is what the part after it will probably ask for */
+    bool         begun;        /* the first lists of the rest are submitted (streaming_submit_first) */
 
     size_t stride; /* parts that ask which are submitted before a report is awaited; kept from run to run */
 };
@@ -166,7 +167,7 @@ void streaming_restart(gpu_plan *p) {
         table_rows_restart(&s->gathers[i].fetched);
         s->gathers[i].written = false;
     }
-    s->running = s->passes = s->loaded = s->foreseen = false;
+    s->running = s->passes = s->loaded = s->foreseen = s->begun = false;
     s->ticket = 0;
     s->next = s->at = 0;
     s->chunk = 0;
@@ -313,7 +314,7 @@ static size_t stride_most(const plan_streaming *s) { return 32 * s->asks; }
 
 void streaming_found_all(gpu_plan *p) {
     plan_streaming *s = p->streaming;
-    if (p->returns) s->stride = min_size(2 * s->stride, stride_most(s));
+    s->stride = min_size(2 * s->stride, stride_most(s));
 }
 
 /* Goes to the part that the report says. */
@@ -335,7 +336,7 @@ static gm_status streaming_read_report(gpu_plan *p, const uint32_t *report, erro
             return fail(e, GM_IO, "the GPU misses experts of layer %u, which the run has not", layer);
     }
     s->at = s->parts[s->next].slots_at;
-    s->stride = max_size(min_size(s->stride / 2, 2 * stride_whole(s)), 1);
+    s->stride = max_size(min_size(s->stride - (s->stride + 3) / 4, 2 * stride_whole(s)), 1);
     s->passes = false;
     return GM_OK;
 }
@@ -435,8 +436,32 @@ static gm_status streaming_run_parts(gpu_plan *p, bool leave_last, error *e) {
 
 gm_status streaming_advance(gpu_plan *p, error *e) { return streaming_run_parts(p, true, e); }
 
+/* Begins a list of the rest. Only the first one sets the number of tokens: later ones must not, since a 0 there says that the run was halted. */
+static void rest_begin(const gpu_plan *p, gpu_words *list) {
+    if (p->streaming->begun) gpu_words_begin(list);
+    else words_begin_run(p, false, list);
+}
+
+gm_status streaming_submit_first(gpu_plan *p, error *e) {
+    enum { FIRST = 2, GROWTH = 4 };
+    plan_streaming *s = p->streaming;
+    for (size_t parts = FIRST; s->next + parts < s->part_count; parts *= GROWTH) {
+        const size_t next = s->next + parts;
+        if (!s->parts[next].asks) break;
+        s->list.count = 0;
+        rest_begin(p, &s->list);
+        words_append_range(p, s->at, s->parts[next].slots_at, &s->list);
+        const gm_status status = words_submit(p, &s->list, e);
+        if (status) return status;
+        s->begun = true;
+        s->next = next;
+        s->at = s->parts[next].slots_at;
+    }
+    return GM_OK;
+}
+
 void streaming_append_rest(gpu_plan *p, gpu_words *list) {
-    words_begin_run(p, false, list);
+    rest_begin(p, list);
     words_append_range(p, p->streaming->at, p->end_dispatch, list);
 }
 

@@ -5,10 +5,9 @@
  * before everything else.
  *
  * A part ends where a layer looks up the slots of its experts (experts.h). If the experts were found lately, runs submit several layers, up
- * to all of them, before they wait for a report; each miss halves that number, and each report without one doubles it. After a miss nothing
- * else of what was submitted does anything, and the run goes on from that lookup. So nothing waits in layers whose experts are there. The last
- * lookup before a report also asks the router of the layer after it (experts_ahead.h); what that one will probably want is loaded, too. Runs
- * of many tokens, which nearly always miss some, wait in every layer, and need no memory to return to earlier ones. */
+ * to all of them, before they wait for a report; each miss takes a quarter off that number, and each report without one doubles it. After a miss
+ * nothing else of what was submitted does anything, and the run goes on from that lookup. So nothing waits in layers whose experts are there. The
+ * last lookup before a report also asks the router of the layer after it (experts_ahead.h); what that one will probably want is loaded, too. */
 
 #ifndef GM_GPU_STREAMING_H
 #define GM_GPU_STREAMING_H
@@ -44,6 +43,9 @@ void streaming_rewind(gpu_plan *p, size_t tokens);
 gm_status streaming_return(gpu_plan *p, size_t tokens, const uint32_t *report, error *e);
 /* Goes on, up to what is submitted last. GM_AGAIN as above. */
 gm_status streaming_advance(gpu_plan *p, error *e);
+/* Submits the first layers of what is left, in lists of growing length. Recording a layer takes a fifth of the time that a large GPU needs for it:
+ * with one long list, the GPU would wait for all of it. */
+gm_status streaming_submit_first(gpu_plan *p, error *e);
 /* Begins a list with what is left of the run. The caller adds its own commands, submits it, and says so. */
 void streaming_append_rest(gpu_plan *p, gpu_words *list);
 void streaming_rest_submitted(gpu_plan *p);

@@ -98,10 +98,11 @@ enum {
 };
 enum { WGPUCompilationMessageType_Error = 1 };
 enum { WGPUQueryType_Timestamp = 2 };
-enum { WGPUMapMode_Read = 1 };
+enum { WGPUMapMode_Read = 1, WGPUMapMode_Write = 2 };
 
 enum {
     WGPUBufferUsage_MapRead = 0x1,
+    WGPUBufferUsage_MapWrite = 0x2,
     WGPUBufferUsage_CopySrc = 0x4,
     WGPUBufferUsage_CopyDst = 0x8,
     WGPUBufferUsage_Uniform = 0x40,
@@ -366,6 +367,7 @@ typedef struct {
     F(void, BindGroupRelease, (WGPUBindGroup))                                                                         \
     F(WGPUFuture, BufferMapAsync, (WGPUBuffer, uint64_t mode, size_t offset, size_t size, WGPUBufferMapCallbackInfo))  \
     F(const void *, BufferGetConstMappedRange, (WGPUBuffer, size_t offset, size_t size))                               \
+    F(void *, BufferGetMappedRange, (WGPUBuffer, size_t offset, size_t size))                                          \
     F(void, BufferUnmap, (WGPUBuffer))                                                                                 \
     F(void, BufferDestroy, (WGPUBuffer))                                                                               \
     F(void, BufferRelease, (WGPUBuffer))                                                                               \

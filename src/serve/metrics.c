@@ -63,6 +63,14 @@ void metrics_cache(metrics *m, size_t tokens, size_t capacity) {
     pthread_mutex_unlock(&m->lock);
 }
 
+void metrics_experts(metrics *m, uint64_t uses, uint64_t misses, uint64_t bytes) {
+    pthread_mutex_lock(&m->lock);
+    m->expert_uses = uses;
+    m->expert_misses = misses;
+    m->expert_bytes = bytes;
+    pthread_mutex_unlock(&m->lock);
+}
+
 /* ---- writing ---- */
 
 static void metrics_write_name(buffer *out, const char *name, const char *type, const char *help) {
@@ -117,5 +125,10 @@ void metrics_write(metrics *m, buffer *out) {
                         "Positions of keys and values that sessions hold or keep for others.", m->cache_tokens);
     metrics_write_value(out, "cache_capacity_tokens", "gauge", "Positions that memory is allocated for.",
                         m->cache_capacity);
+    metrics_write_value(out, "expert_uses_total", "counter", "Uses of experts, if the GPU has a cache of them.",
+                        m->expert_uses);
+    metrics_write_value(out, "expert_misses_total", "counter", "Of these, uses of experts that were not on the GPU.",
+                        m->expert_misses);
+    metrics_write_value(out, "expert_bytes_total", "counter", "Bytes of experts that were loaded.", m->expert_bytes);
     pthread_mutex_unlock(&m->lock);
 }

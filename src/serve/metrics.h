@@ -31,6 +31,7 @@ typedef struct {
     histogram       first_token, next_token;
     size_t          running, waiting, places;     /* answers being written, requests that wait, most at once */
     size_t          cache_tokens, cache_capacity; /* positions of keys and values: held, and with memory for them */
+    uint64_t        expert_uses, expert_misses, expert_bytes; /* of the cache of experts on the GPU */
 } metrics;
 
 void metrics_open(metrics *m);
@@ -44,6 +45,7 @@ void metrics_token(metrics *m, bool first, double seconds);
 void metrics_answer(metrics *m, size_t prompt_tokens, size_t cached_tokens, size_t reply_tokens);
 void metrics_load(metrics *m, size_t running, size_t waiting);
 void metrics_cache(metrics *m, size_t tokens, size_t capacity);
+void metrics_experts(metrics *m, uint64_t uses, uint64_t misses, uint64_t bytes);
 
 void metrics_write(metrics *m, buffer *out);
 

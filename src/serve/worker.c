@@ -375,6 +375,9 @@ static void worker_tell_load(worker *w) {
     size_t held = 0, capacity = 0;
     if (w->engine) engine_cache_use(w->engine, &held, &capacity);
     metrics_cache(w->options.numbers, held, capacity);
+    gm_engine_info info = { 0 };
+    if (w->engine) gm_engine_get_info(w->engine, &info);
+    metrics_experts(w->options.numbers, info.expert_uses, info.expert_misses, info.expert_bytes);
 }
 
 /* `was_open`: the engine, when the job started. */

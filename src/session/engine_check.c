@@ -21,7 +21,7 @@ static gm_status check_new(gm_engine *engine, quant_type kv, const quant_type *c
         .quick = software,
         .canvas = engine->denoiser ? denoiser_graph(engine->denoiser) : NULL,
         .canvas_length = config->canvas.length,
-        .slots = engine->budget.slots < engine->budget.experts
+        .slots = engine->budget.cached
     };
     TRY(self_check_new(engine->gpu.host, &engine->text, config, &options, out, e));
     self_check_read_by(*out, engine->reads);

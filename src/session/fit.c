@@ -37,13 +37,14 @@ static gm_status fit_on_gpu(const engine_load *l, const model *m, uint64_t max_b
     canvas_graph     canvas = { 0 };
     gpu_budget       budget = { 0 };
     error            too_small = { 0 };
+    const gpu_info   page = { .max_binding = max_binding, .software = true }; /* nothing else is known of its GPU */
     TRY(model_text_graph(m, NULL, &g, e));
     gm_status      status = m->config.canvas.length ? model_canvas_graph(m, false, &canvas, e) : GM_OK;
     const size_t   context = min_size(m->config.context, GPU_MEMORY_CONTEXT);
     const uint64_t tower = towers_bytes(l->engine->file, l->engine->projector, m->config.width);
     if (!status)
         gpu_memory_plan(&g, m->config.canvas.length ? &canvas.g : NULL, &m->config, kv, context, tower,
-                        l->options.gpu_memory, l->options.gpu_experts, max_binding, &budget, &too_small);
+                        l->options.gpu_memory, l->options.gpu_experts, &page, &budget, &too_small);
     graph_free(&canvas.g);
     graph_free(&g);
     if (status) return status;

@@ -3,6 +3,7 @@
 #include "gpu/canvas_kernels.h"
 #include "gpu/kernels.h"
 #include "session/kv.h"
+#include "session/plans.h"
 
 uint64_t gpu_memory_kv(const model_config *config, quant_type type, size_t context) {
     const uint64_t ring = min_size((size_t)config->window + KV_SLACK, context);
@@ -43,16 +44,38 @@ static gm_status canvas_bytes(const graph *canvas, const gpu_budget *text, const
     return budget_plan(canvas, config->canvas.length, out, e);
 }
 
+/* Partial sums of the attention that has most of them. A GPU in hardware divides the keys among many workgroups, and then they may take more than
+ * all that budget_plan allows for scratch memory. */
+static uint64_t partial_bytes(const graph *g, const model_config *config, quant_type kv, const gpu_info *gpu,
+                              uint32_t tokens) {
+    uint64_t most = 0;
+    for (size_t i = 0; i < g->op_count; i++) {
+        const op *o = &g->ops[i];
+        if (o->kind != OP_ATTENTION) continue;
+        const layer_config *layer = &config->layer[o->layer];
+        const gpu_kv        cache = {
+                   .type = kv, .kv_heads = layer->kv_heads, .head = layer->head, .precise = kv == TYPE_F32
+        };
+        most = max_size(most, gpu_attention_partial_bytes(o, tokens, gpu_attention_splits(gpu, o, &cache, tokens)));
+    }
+    return most;
+}
+
 gm_status gpu_memory_plan(const graph *g, const graph *canvas, const model_config *config, quant_type kv,
-                          size_t context, uint64_t tower, uint64_t limit, uint32_t slots, uint64_t max_binding,
+                          size_t context, uint64_t tower, uint64_t limit, uint32_t slots, const gpu_info *gpu,
                           gpu_budget *out, error *e) {
     error          ignored = { 0 };
     budget_options options = { .limit = limit,
                                .slots = slots,
                                .tower = limit ? tower : 0,
                                .kv = gpu_memory_kv(config, kv, context) + largest_growth(config, kv, context),
-                               .max_binding = max_binding };
+                               .max_binding = gpu ? gpu->max_binding : 0 };
     TRY(budget_plans(g, &options.plans, e));
+    if (gpu && !gpu->software) {
+        for (uint32_t tokens = 1; tokens <= PLANS_LARGEST_CLASS; tokens *= 4)
+            options.plans += partial_bytes(g, config, kv, gpu, tokens);
+        if (canvas) options.plans += partial_bytes(canvas, config, kv, gpu, config->canvas.length);
+    }
     if (canvas) {
         const budget_options unlimited = { 0 };
         gpu_budget           text = { 0 };

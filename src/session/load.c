@@ -252,7 +252,7 @@ static gm_status plan_memory(engine_load *l, error *e) {
     TRY(gpu_memory_plan(&engine->text, engine->denoiser ? denoiser_graph(engine->denoiser) : NULL, c,
                         engine->precise ? TYPE_F32 : TYPE_F16, min_size(c->context, GPU_MEMORY_CONTEXT),
                         towers_bytes(engine->file, engine->projector, c->width), limit, l->options.gpu_experts,
-                        gpu_host_info(engine->gpu.host)->max_binding, &engine->budget, e));
+                        gpu_host_info(engine->gpu.host), &engine->budget, e));
     if (l->automatic && gpu_budget_expected(&engine->budget) * SLOWER_BUS > engine->weights.bytes_per_token)
         return fail(e, GM_NO_MEMORY,
                     "%.1f of the %.1f GB of weights that a token reads do not fit into the %.1f GB of GPU "

@@ -59,6 +59,9 @@ static gm_status gpu_open_kv(trainer *t, error *e) {
 static gm_status gpu_need_all(const trainer *t, error *e) {
     const gpu_budget *b = t->engine->gpu.budget;
     uint64_t          outside = 0;
+    if (b && b->options.slots)
+        return fail(e, GM_UNSUPPORTED,
+                    "training needs all experts on the GPU from the beginning: leave out --gpu-experts");
     for (size_t i = 0; b && i < BUDGET_KINDS; i++) outside += b->outside[i];
     if (!outside) return GM_OK;
     return fail(e, GM_UNSUPPORTED,

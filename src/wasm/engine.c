@@ -230,7 +230,7 @@ EXPORT(gmw_engine_info) gm_status gmw_engine_info(wasm_context *c, gm_engine *en
     return wasm_end(c, &e);
 }
 
-/* What is known about the use of experts (gpu/experts_profile.h): bytes; none if all are on the GPU. */
+/* What is known about the use of experts (gpu/experts_profile.h): bytes; none without a cache. */
 EXPORT(gmw_experts_profile) gm_status gmw_experts_profile(wasm_context *c, const gm_engine *engine) {
     const error         e = { 0 };
     const expert_cache *cache = engine->gpu.experts;
@@ -255,12 +255,18 @@ EXPORT(gmw_experts_warm) gm_status gmw_experts_warm(wasm_context *c, gm_engine *
 }
 
 /* Fills [bytes of GPU buffers, seconds of self-check, upload, plans and shaders]. */
-EXPORT(gmw_engine_stats) void gmw_engine_stats(const gm_engine *engine, double out[5]) {
+EXPORT(gmw_engine_stats) void gmw_engine_stats(const gm_engine *engine, double out[9]) {
+    gm_engine_info info;
+    gm_engine_get_info(engine, &info);
     out[0] = engine->gpu.host ? (double)gpu_host_bytes(engine->gpu.host) : 0;
     out[1] = engine->seconds.check;
     out[2] = engine->seconds.upload;
     out[3] = engine->plans.seconds;
     out[4] = engine->seconds.shaders;
+    out[5] = (double)info.expert_uses;
+    out[6] = (double)info.expert_misses;
+    out[7] = (double)info.expert_tokens;
+    out[8] = (double)info.expert_bytes;
 }
 
 /* The result is ids, 4 bytes each. */
