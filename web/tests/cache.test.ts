@@ -4,8 +4,9 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { after, before, test } from 'node:test';
 import { GemmuleError } from '../src/core/errors.ts';
+import { BlobSource } from '../src/sources/blob.ts';
 import { ModelCache } from '../src/sources/opfs.ts';
-import { type StoreProgress, fetchIntoCache } from '../src/sources/store.ts';
+import { type StoreOptions, type StoreProgress, copyIntoCache, fetchIntoCache } from '../src/sources/store.ts';
 import { type ServedFile, type TestServer, noise, startServer } from './support/http_server.ts';
 import { type Disk, MemoryFolder, disk } from './support/memory_files.ts';
 
@@ -268,5 +269,58 @@ test('a refused or missing file leaves nothing behind', async () => {
     };
     await assert.rejects(fetchIntoCache(b.cache, b.url, { ...QUICK, accept }), fails('BadModel', /a web page/));
     await assert.rejects(fetchIntoCache(b.cache, `${server.origin}/absent.gguf`, QUICK), fails('NotFound', /404/));
+    assert.deepEqual(await b.cache.list(), []);
+});
+
+// ---- copies of files ----
+
+const FILE_URL = 'file:///model.gguf?bytes=20000000&modified=1';
+const FILE_BYTES = noise(20_000_000);
+const FILE_HASH = createHash('sha256').update(FILE_BYTES).digest('hex');
+const copyOf = ({ cache }: Bench, options: StoreOptions = {}, bytes = FILE_BYTES): Promise<string> =>
+    copyIntoCache(cache, FILE_URL, new BlobSource(new Blob([bytes]), 'model.gguf'), options);
+
+test('a file is copied once, and read from the cache', async () => {
+    const b = await bench();
+    const seen: StoreProgress[] = [];
+    const ollama = { system: 'Be brief.' };
+    const file = new BlobSource(new Blob([FILE_BYTES]));
+    const key = await copyIntoCache(b.cache, FILE_URL, file, { ollama, onProgress: (progress) => seen.push(progress) });
+    const source = await b.cache.read(key);
+    assert.ok(Buffer.from(await source.read(0, FILE_BYTES.length)).equals(FILE_BYTES));
+    await source.close!();
+    assert.deepEqual(await b.cache.list(), [
+        { key, url: FILE_URL, size: FILE_BYTES.length, stored: FILE_BYTES.length, sha256: FILE_HASH, done: true, problem: '', ollama },
+    ]);
+    assert.deepEqual(seen.map(({ phase, done }) => [phase, done]), [0, 8 << 20, 16 << 20, FILE_BYTES.length].map((done) => ['copy', done]));
+    assert.equal(await copyOf(b, { onProgress: () => assert.fail('copied again') }), key);
+});
+
+test('a copy that is stopped, refused or fails leaves nothing behind', async () => {
+    const stop = new AbortController();
+    const unreadable = new Blob([FILE_BYTES]);
+    unreadable.slice = () => assert.fail('moved');
+    const rows: [string, RegExp, (b: Bench) => Promise<string>][] = [
+        ['Aborted', /stopped/, (b) => copyOf(b, { signal: stop.signal, onProgress: ({ done }) => done > 0 && stop.abort() })],
+        ['Storage', /the browser wrote 10 of/, (b) => copyOf(b, { onProgress: () => (b.disk.shortWrites = [10]) })],
+        ['BadModel', /its SHA-256 is/, (b) => copyOf(b, { sha256: '0'.repeat(64) })],
+        ['BadModel', /not a model/, (b) => copyOf(b, { accept: () => { throw new GemmuleError('BadModel', 'not a model'); } })],
+        ['Internal', /cannot read model.gguf any more/, ({ cache }) => copyIntoCache(cache, FILE_URL, new BlobSource(unreadable, 'model.gguf'))],
+    ];
+    for (const [name, text, copy] of rows) {
+        const b = await bench();
+        await assert.rejects(copy(b), fails(name, text));
+        assert.deepEqual(await b.cache.list(), []);
+    }
+});
+
+test('too little space for a copy: it does not begin, and the error has numbers', async () => {
+    const b = await bench({}, disk(4_000_000));
+    const failure = await copyOf(b, { onProgress: () => assert.fail('it began') }).catch((error: unknown) => error as GemmuleError);
+    assert.ok(failure instanceof GemmuleError);
+    const { needed, free } = failure.detail as { needed: number; free: number };
+    assert.deepEqual([failure.name, needed], ['QuotaExceeded', FILE_BYTES.length]);
+    assert.ok(free > 3_950_000 && free <= 4_000_000, `${free} bytes are free`);
+    assert.equal(failure.message, 'cannot copy the file: it needs 20.0 MB, and the browser gives this page 4.0 MB. Nothing was stored');
     assert.deepEqual(await b.cache.list(), []);
 });

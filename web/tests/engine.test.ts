@@ -406,3 +406,24 @@ test('progress of the prompt is reported', async () => {
     assert.ok(seen.length > 0 && seen.every(([done, total]) => done <= total && total > 600));
     await session.close();
 });
+
+test('chat completions of a diffusion model: a canvas to begin with, and a chunk for every step', async () => {
+    await using diffusion = await Gemmule.load('tests/fixtures/tiny-diffusion.gguf', OPTIONS);
+    const params = { messages: HELLO, canvas: 'The red [[3]] is', seed: 3, max_tokens: 32 } as const;
+    const chunks: ChatCompletionChunk[] = [];
+    const stream = await diffusion.chat.completions.create({ ...params, stream: true, stream_options: { canvas: true } });
+    for await (const chunk of stream) chunks.push(chunk);
+    const canvases = chunks.flatMap(({ gemmule }) => (gemmule ? [gemmule.canvas] : []));
+    assert.ok(canvases.length > 0);
+    assert.deepEqual(canvases.map(({ block, step, last }) => [block, step, last]), canvases.map((_, i) => [0, i + 1, i === canvases.length - 1]));
+    for (const { tokens } of canvases) assert.equal(tokens.map(({ pinned, text }) => (pinned ? text : '')).join(''), 'The red  is');
+    const text = chunks.map(({ choices: [choice] }) => choice?.delta.content ?? '').join('');
+    assert.match(text, /^The red .* is/s);
+    const { choices: [whole] } = await diffusion.chat.completions.create(params);
+    assert.deepEqual([whole!.message.content, whole!.finish_reason], [text, chunks.at(-1)!.choices[0]!.finish_reason]);
+    for (const [canvas, why] of [[7, /canvas must be a text with holes/], ['[[x]]', /neither a hole/]] as const) {
+        const asked = diffusion.chat.completions.create({ messages: HELLO, canvas: canvas as string });
+        await assert.rejects(asked, fails('BadArgument', why));
+    }
+    await assert.rejects(engine.chat.completions.create(params), fails('NotSupported', /has no canvas/));
+});

@@ -78,6 +78,19 @@ export const find = (id: string | null): Conversation | undefined => chat.get().
 export const announce = (words: string): void => chat.set({ announcement: chat.get().announcement === words ? `${words}\u00a0` : words });
 export const report = (problem: string): void => chat.set({ problem });
 
+/** Resolves when no answer is being written. */
+export function whenSilent(): Promise<void> {
+    return new Promise((resolve) => {
+        const look = (): void => {
+            if (chat.get().writing) return;
+            unwatch();
+            resolve();
+        };
+        const unwatch = chat.watch(look);
+        look();
+    });
+}
+
 export async function openChats(): Promise<void> {
     try {
         const conversations = await readConversations();

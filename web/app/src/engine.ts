@@ -1,6 +1,6 @@
 // The package as the app uses it. Only this file knows the package's interface.
 
-import { AdapterStore, Gemmule, GemmuleError, ModelCache, OllamaFolder, TrainingStore } from '../../src/api/index.ts';
+import { AdapterStore, copyModel, Gemmule, GemmuleError, ModelCache, OllamaFolder, TrainingStore } from '../../src/api/index.ts';
 import type { Adapter, Dataset, Engine, Session, Source, Training } from '../../src/api/index.ts';
 import type {
     AdapterForm, AdapterReport, AdapterSource, Backend, CacheEntry, Canvas, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, KeptAdapter, Message, OllamaModel,
@@ -34,7 +34,7 @@ export const isDiffusion = (loaded: LoadedModel | null): boolean => loaded?.info
 /** Where a model is, in a form that can be stored; of files, models.ts keeps the handles. */
 export type ModelSource =
     | { kind: 'url'; url: string }
-    | { kind: 'stored'; key: string }
+    | { kind: 'stored'; key: string; ollama?: OllamaParts }
     /** From the local server. Its files are on this machine already, so the browser stores no copy. */
     | { kind: 'server'; url: string; ollama: OllamaParts }
     | { kind: 'folder'; name: string }
@@ -63,6 +63,8 @@ export interface LoadSettings {
 export interface LoadedModel {
     readonly info: EngineInfo;
     readonly samplingDefault: Sampling;
+    /** The user's file that it is read from; null if it is no such file, or not one alone. */
+    readonly origin: File | OllamaModel | null;
     session(options?: SessionOptions): Promise<ChatSession>;
     readonly adapters: ModelAdapters;
     /** Whether it can be taught. */
@@ -97,7 +99,19 @@ export interface ChatSession {
 
 export async function loadModel(source: ModelSource, settings: LoadSettings): Promise<LoadedModel> {
     const { found, options } = await resolve(source);
-    return wrapEngine(await Gemmule.load(found, { ...settings, ...options }), settings.training === true);
+    const origin = options.mmproj ? null : originOf(found);
+    return wrapEngine(await Gemmule.load(found, { ...settings, ...options }), settings.training === true, origin);
+}
+
+function originOf(found: Source): LoadedModel['origin'] {
+    if (Array.isArray(found)) return found.length === 1 ? (found[0] as File) : null;
+    const model = found as OllamaModel; // or another source, which is of no such kind
+    return model.kind === 'ollama' && !model.projector && model.adapters.length === 0 ? model : null;
+}
+
+/** Copies a model's file into this browser's storage. */
+export async function storeCopy(origin: File | OllamaModel, signal: AbortSignal, onProgress: (progress: Progress) => void): Promise<ModelChoice> {
+    return storedModel(await copyModel(origin, { signal, onProgress })).choice;
 }
 
 export async function fitOfModel(source: ModelSource, settings: LoadSettings): Promise<FitReport> {
@@ -112,7 +126,7 @@ export function engineDevices(): Promise<DeviceInfo[]> {
 async function resolve(source: ModelSource): Promise<{ found: Source; options: { cache?: false | 'if-it-fits'; ollama?: OllamaParts; mmproj?: File } }> {
     switch (source.kind) {
         case 'url': return { found: source.url, options: { cache: 'if-it-fits' } };
-        case 'stored': return { found: { cached: source.key }, options: {} };
+        case 'stored': return { found: { cached: source.key }, options: source.ollama ? { ollama: source.ollama } : {} };
         case 'server': {
             const adapters = (source.ollama.adapters ?? []).map((url) => new URL(url, document.baseURI).href);
             return { found: new URL(source.url, document.baseURI), options: { cache: false, ollama: { ...source.ollama, adapters } } };
@@ -132,11 +146,12 @@ async function resolve(source: ModelSource): Promise<{ found: Source; options: {
     }
 }
 
-function wrapEngine(engine: Engine, training: boolean): LoadedModel {
+function wrapEngine(engine: Engine, training: boolean, origin: LoadedModel['origin']): LoadedModel {
     const adapters = wrapAdapters(engine);
     return {
         adapters,
         training,
+        origin,
         dataset: (source, options) => engine.dataset(source, options),
         train: (options) => engine.train(options),
         answer: (questions, adapter, signal, tell) => answerAll(engine, questions, adapter, signal, tell),
@@ -380,14 +395,15 @@ function serverModel(model: Record<string, unknown>): FolderModel {
 }
 
 export async function listStored(): Promise<StoredModel[]> {
-    const entries = await (await ModelCache.open()).list();
-    return entries.map((entry: CacheEntry) => {
-        const name = entry.url ? nameOfUrl(entry.url) : entry.key.slice(0, 12);
-        // A complete file opens without its server; an incomplete one downloads the rest.
-        const source: ModelSource = entry.done ? { kind: 'stored', key: entry.key } : { kind: 'url', url: entry.url };
-        const { key, url, stored, size, done } = entry;
-        return { key, url, choice: { id: `stored:${key}`, name, source }, stored, size, done, problem: entry.problem && sentence(entry.problem) };
-    });
+    return (await (await ModelCache.open()).list()).map(storedModel);
+}
+
+function storedModel({ key, url, stored, size, done, problem, ollama }: CacheEntry): StoredModel {
+    const name = url ? nameOfUrl(url) : key.slice(0, 12);
+    // A complete file opens without its server; an incomplete one downloads the rest.
+    const source: ModelSource = done ? { kind: 'stored', key, ...(ollama ? { ollama } : {}) } : { kind: 'url', url };
+    const why = problem || (!done && url.startsWith('file:') ? 'this copy of a file is not complete' : '');
+    return { key, url, choice: { id: `stored:${key}`, name, source }, stored, size, done, problem: why && sentence(why) };
 }
 
 export async function deleteStored(key: string): Promise<void> {

@@ -1,7 +1,7 @@
 // The loaded model, and the ones that could be loaded. There is one engine at a time: loading a model unloads the one before.
 
 import { read, write } from './database.ts';
-import { askServer, fitOfModel, isAbort, loadModel, messageOf, savedFolder } from './engine.ts';
+import { askServer, fitOfModel, isAbort, loadModel, messageOf, savedFolder, storeCopy } from './engine.ts';
 import type { DeviceEvent, FitReport, FoundModels, LoadedModel, LoadSettings, ModelChoice } from './engine.ts';
 import { filesOf, pickFiles } from './files.ts';
 import { Pace } from './format.ts';
@@ -82,7 +82,7 @@ async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void
         const loaded = await loadModel(choice.source, {
             name: choice.name, ...device(), training, signal: stop.signal,
             onProgress: (progress) => {
-                if (!stop.signal.aborted) showProgress(pace, progress);
+                if (!stop.signal.aborted) model.set({ progress: paced(pace, progress) });
             },
         });
         if (stop.signal.aborted) {
@@ -102,10 +102,10 @@ async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void
 }
 
 // Each phase has its own pace: the speed of hashing says nothing about the download that follows.
-function showProgress(pace: { phase: string; now: Pace }, { phase, done, total }: { phase: string; done: number; total: number }): void {
+function paced(pace: { phase: string; now: Pace }, { phase, done, total }: { phase: string; done: number; total: number }): LoadingProgress {
     if (pace.phase !== phase) Object.assign(pace, { phase, now: new Pace() });
     pace.now.update(performance.now() / 1000, done);
-    model.set({ progress: { phase, done, total, speed: pace.now.speed, left: pace.now.left(total) } });
+    return { phase, done, total, speed: pace.now.speed, left: pace.now.left(total) };
 }
 
 function deviceChanged(loaded: LoadedModel, event: DeviceEvent): void {
@@ -132,7 +132,7 @@ export async function recover(backend: 'auto' | 'wasm'): Promise<void> {
     const pace = { phase: '', now: new Pace() };
     model.set({ phase: 'loading', failure: null, progress: null });
     try {
-        await stranded.recover(backend, (progress) => showProgress(pace, progress));
+        await stranded.recover(backend, (progress) => model.set({ progress: paced(pace, progress) }));
         model.set({ phase: 'ready', loaded: stranded, stranded: null, progress: null });
     } catch (error) {
         model.set({ phase: 'failed', progress: null, failure: messageOf(error) });
@@ -258,6 +258,38 @@ export function whenReady(signal: AbortSignal): Promise<LoadedModel> {
         signal.addEventListener('abort', look, { once: true });
         look();
     });
+}
+
+// ---- copies of files ------------------------------------------------------------------------------------------------------------
+
+/** The copy that is being made of a file, and why the last one failed. */
+export const copying = new Store<{ name: string; progress: LoadingProgress | null; problem: string }>({ name: '', progress: null, problem: '' });
+
+let copyStop = new AbortController();
+
+/** Whether experts are read from the user's file while the loaded model answers. From a copy in this browser's storage they come sooner. */
+export const wantsCopy = ({ info, origin }: LoadedModel): boolean => origin !== null && info.gpuExperts > 0 && info.gpuExperts < info.experts;
+
+/** Copies the loaded model's file into this browser's storage, and opens the copy if the model is still loaded then. `idle`: when it may be. */
+export async function copyLoaded(idle: () => Promise<unknown>): Promise<void> {
+    const { loaded, choice } = model.get();
+    if (!loaded?.origin || copying.get().progress) return;
+    const pace = { phase: '', now: new Pace() };
+    copyStop = new AbortController();
+    const name = choice?.name ?? loaded.info.name;
+    copying.set({ name, progress: paced(pace, { phase: 'copy', done: 0, total: loaded.info.fileBytes }), problem: '' });
+    try {
+        const copy = await storeCopy(loaded.origin, copyStop.signal, (progress) => copying.set({ progress: paced(pace, progress) }));
+        copying.set({ progress: null });
+        await idle();
+        if (model.get().loaded === loaded) await load(copy);
+    } catch (error) {
+        copying.set({ progress: null, problem: isAbort(error) ? '' : messageOf(error).message });
+    }
+}
+
+export function stopCopying(): void {
+    copyStop.abort();
 }
 
 // ---- the local server ---------------------------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ export interface LoadOptions extends SourceOptions, WorkerOptions {
     precise?: boolean;
     /** Bytes of GPU memory to use. Weights that do not fit are read from the source when they are needed. */
     gpuMemory?: number;
-    /** Experts of each layer that the GPU holds at once; by default all, or as many as fit `gpuMemory`. Others are read when they are used. */
+    /** Experts of each layer that the GPU holds at once; they are read when they are used. By default all are there from the beginning, or as
+     * many as fit `gpuMemory`. */
     gpuExperts?: number;
     /** Threads on wasm, in Node and on cross-origin isolated pages; by default as many as the processor can use. 1: off. */
     threads?: number;

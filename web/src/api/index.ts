@@ -17,6 +17,8 @@ export const Gemmule: Loader<Source> = makeLoader<Source>(connectWorker, specify
 
 export type { Loader, LoadOptions } from './engine.ts';
 export { Engine } from './engine.ts';
+export { copyModel } from './copy.ts';
+export type { CopyOptions } from './copy.ts';
 export { Session, Reply } from './session.ts';
 export { Adapter, Adapters } from './adapters.ts';
 export type { AdapterChoice, AdapterOptions } from './adapters.ts';

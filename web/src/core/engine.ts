@@ -131,15 +131,19 @@ export class CoreEngine implements CoreEngineLike {
         const { wasm } = this.#machine;
         this.#machine.check();
         wasm.exports.gmw_engine_stats(this.#engine, wasm.scratch);
-        const [gpuBytes, checkSeconds, loadSeconds, planSeconds, shaderSeconds] = wasm.numbers(5) as [number, number, number, number, number];
+        const [gpuBytes = 0, checkSeconds = 0, loadSeconds = 0, planSeconds = 0, shaderSeconds = 0, ...experts] = wasm.numbers(9);
+        const [uses = 0, misses = 0, tokens = 0, bytes = 0] = experts;
         const dispatchesPerToken = Math.max(0, ...[...this.#sessions].map((session) => session.dispatches));
-        return { wasmBytes: wasm.bytes, gpuBytes, dispatchesPerToken, checkSeconds, loadSeconds, shaderSeconds, planSeconds };
+        return {
+            wasmBytes: wasm.bytes, gpuBytes, dispatchesPerToken, checkSeconds, loadSeconds, shaderSeconds, planSeconds,
+            ...(tokens > 0 ? { expertHitRate: 1 - misses / uses, expertBytesPerToken: bytes / tokens } : {}),
+        };
     }
 
-    /** If the GPU holds some of the experts: begins with those that were used most before, and remembers from now on which are. */
+    /** If there is a cache of experts on the GPU: begins with those that were used most before, and remembers from now on which are. */
     async rememberExperts(profiles: Profiles, signal?: AbortSignal): Promise<void> {
         const { context, exports } = this.#machine.wasm;
-        if (this.info.gpuExperts >= this.info.experts) return;
+        if (exports.gmw_experts_profile(context, this.#engine) || !this.#machine.wasm.resultBytes().length) return;
         this.#profiles = profiles;
         const known = await profiles.get(this.#profileKey).catch(() => undefined);
         if (!(known instanceof Uint8Array)) return;

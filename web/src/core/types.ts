@@ -56,7 +56,8 @@ export interface EngineOptions {
     precise?: boolean;
     /** Bytes of GPU memory to use. Weights that do not fit are read from the source when they are needed. */
     gpuMemory?: number;
-    /** Experts of each layer that the GPU holds at once; by default all, or as many as fit `gpuMemory`. Others are read when they are used. */
+    /** Experts of each layer that the GPU holds at once; they are read when they are used. By default all are there from the beginning, or as
+     * many as fit `gpuMemory`. */
     gpuExperts?: number;
     /** On wasm: most bytes of weights, 3 GiB by default. If there are more, the rows of the per-layer table are read from the source for
      * each token; if that is not enough, the model is refused. */
@@ -143,6 +144,10 @@ export interface EngineStats {
     shaderSeconds: number;
     /** Seconds spent so far on making plans. */
     planSeconds: number;
+    /** If the GPU has slots for some of the experts: the share of uses, from 0 to 1, that found the expert there, and bytes of experts that
+     * were brought to the GPU per token, both since loading. Absent otherwise, and before the first token. */
+    expertHitRate?: number;
+    expertBytesPerToken?: number;
 }
 
 export interface DeviceInfo {

@@ -2,10 +2,10 @@
 
 import { GemmuleError, toGemmuleError } from '../core/errors.ts';
 import type { ByteSource } from '../core/types.ts';
-import type { Progress, SourceSpec } from '../worker/protocol.ts';
+import type { CopyArgs, Progress, SourceSpec } from '../worker/protocol.ts';
 import { BlobSource } from './blob.ts';
-import { ModelCache, openFileHandle } from './opfs.ts';
-import { fetchIntoCache } from './store.ts';
+import { type CacheEntry, ModelCache, openFileHandle } from './opfs.ts';
+import { copyIntoCache, fetchIntoCache } from './store.ts';
 import { PrefixSource, UrlSource, download, hasStableRanges, probe } from './url.ts';
 
 export interface OpenOptions {
@@ -47,6 +47,14 @@ async function openUrl(spec: SourceSpec & { kind: 'url' }, options: OpenOptions)
         }
     }
     return openUncached(url, options);
+}
+
+/** Copies a file of this machine into the cache. */
+export async function copyFile({ blob, name, url, ...more }: CopyArgs, options: Omit<OpenOptions, 'headerOnly'>): Promise<CacheEntry> {
+    const cache = await ModelCache.open();
+    const accept = (beginning: Uint8Array) => checkMagic(name, beginning);
+    const key = await copyIntoCache(cache, url, new BlobSource(blob, name), { ...more, ...options, accept });
+    return (await cache.find(key))!;
 }
 
 /** A file on a server, without storing it. */

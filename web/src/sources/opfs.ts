@@ -1,21 +1,23 @@
-/* The cache of downloaded models in the origin's private file system:
+/* The cache of downloaded and copied models in the origin's private file system:
  *
  *     /gemmule/v1/blobs/<key>/data        the file
  *     /gemmule/v1/blobs/<key>/meta.json   what it is, and whether it is complete
  *
- * The key is the file's SHA-256 if that is known beforehand, else the SHA-256 of its address. Data is hashed while it is written. Now and
- * then it is flushed, and only then meta.json gets the length and the hash so far: after a crash the download continues after that prefix,
- * once its hash has been checked. `done` is set after the last flush. Nothing read from here is trusted: another page of the origin, or an
- * older bug, may have written it. */
+ * The key is the file's SHA-256 if that is known beforehand, else the SHA-256 of its address; the address of a copied file is
+ * file:///NAME?bytes=SIZE&modified=TIME. Data is hashed while it is written. Now and then it is flushed, and only then meta.json gets the
+ * length and the hash so far: after a crash a download continues after that prefix, once its hash has been checked. `done`
+ * is set after the last flush. Nothing read from here is trusted: another page of the origin, or an older bug, may have written it. */
 
-import type { ByteSource } from '../core/types.ts';
+import type { ByteSource, EngineOptions } from '../core/types.ts';
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 import { expandUrl } from './address.ts';
 import { BlobSource, checkRange, shortRead } from './blob.ts';
 import { sha256Text } from '../core/sha256.ts';
 
 export const SCHEMA = 1;
-const LARGEST_META = 64 << 10;
+const LARGEST_META = 16 << 20; // Ollama's texts may be long
+
+export type OllamaTexts = NonNullable<EngineOptions['ollama']>;
 
 export interface CacheEntry {
     key: string;
@@ -28,6 +30,8 @@ export interface CacheEntry {
     done: boolean;
     /** '' or why the entry cannot be used. */
     problem: string;
+    /** Of a model that was copied from Ollama's folder: the option `ollama` to load it with. */
+    ollama?: OllamaTexts;
 }
 
 export interface Meta {
@@ -41,6 +45,7 @@ export interface Meta {
     /** Bytes known to be on disk, and their SHA-256. */
     stored: number;
     prefix: string;
+    ollama?: OllamaTexts;
 }
 
 /* Missing in lib.dom. */
@@ -115,14 +120,15 @@ function parseMeta(text: string): Meta | null {
         return null;
     }
     if (typeof value !== 'object' || value === null || !isSize(value.schema)) return null;
-    const { schema, url, size = null, etag = null, sha256 = null, done, stored, prefix } = value;
+    const { schema, url, size = null, etag = null, sha256 = null, done, stored, prefix, ollama } = value;
     // In a newer version only the schema number is known.
     if (schema > SCHEMA) return { schema, url: String(url ?? ''), size: null, etag: null, sha256: null, done: false, stored: 0, prefix: '' };
     if (typeof url !== 'string' || typeof done !== 'boolean' || !isSize(stored) || typeof prefix !== 'string') return null;
     if ((size !== null && !isSize(size)) || (etag !== null && typeof etag !== 'string')) return null;
     if (sha256 !== null && !(typeof sha256 === 'string' && isHash(sha256))) return null;
     if (done && (size !== stored || sha256 === null)) return null;
-    return { schema, url, size, etag, sha256, done, stored, prefix };
+    if (ollama !== undefined && (typeof ollama !== 'object' || !Object.values(ollama ?? [0]).every((text) => typeof text === 'string'))) return null;
+    return { schema, url, size, etag, sha256, done, stored, prefix, ...(ollama ? { ollama } : {}) };
 }
 
 function isHash(text: string): boolean {
@@ -188,8 +194,8 @@ export class ModelCache {
     async #entry(key: string, folder: FileSystemDirectoryHandle): Promise<CacheEntry> {
         const meta = await readMeta(folder);
         const stored = await dataSize(folder);
-        const { url = '', size = null, sha256 = null } = meta ?? {};
-        const entry: CacheEntry = { key, url, size, stored, sha256, done: false, problem: '' };
+        const { url = '', size = null, sha256 = null, ollama } = meta ?? {};
+        const entry: CacheEntry = { key, url, size, stored, sha256, done: false, problem: '', ...(ollama ? { ollama } : {}) };
         if (!meta) entry.problem = 'its meta.json cannot be read';
         else if (meta.schema > SCHEMA) entry.problem = newer(meta).message;
         else if (meta.done && stored !== meta.size) entry.problem = `it has ${stored} bytes, expected ${meta.size}`;

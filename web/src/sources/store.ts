@@ -1,18 +1,20 @@
-/* Downloads a file into the cache. Works only in workers: a page cannot write synchronously. */
+/* Downloads a file into the cache, or copies one from this machine. Works only in workers: a page cannot write synchronously. */
 
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 import type { ByteSource } from '../core/types.ts';
 import { expandUrl } from './address.ts';
-import { type Meta, ModelCache, SCHEMA, type SyncFileHandle, type SyncHandle, dataSize, newer, readMeta, withLock } from './opfs.ts';
+import { type Meta, ModelCache, type OllamaTexts, SCHEMA, type SyncFileHandle, type SyncHandle } from './opfs.ts';
+import { dataSize, newer, readMeta, withLock } from './opfs.ts';
 import { Sha256 } from '../core/sha256.ts';
-import { type RemoteFile, type UrlOptions, probe, stream } from './url.ts';
+import { type RemoteFile, type Sink, type UrlOptions, probe, stream } from './url.ts';
 
 const NOTE_EVERY = 64 << 20;
 const WRITE_SIZE = 1 << 20;
+const COPY_SIZE = 8 << 20;
 
 export interface StoreProgress {
-    /** wait: another tab is downloading this file. verify: the stored part is hashed again. download: bytes come in. */
-    phase: 'wait' | 'verify' | 'download';
+    /** wait: another tab is storing this file. verify: the stored part is hashed again. download: bytes come in. copy: a file is copied. */
+    phase: 'wait' | 'verify' | 'download' | 'copy';
     done: number;
     total: number;
 }
@@ -88,15 +90,30 @@ class Writer {
         await this.begin();
     }
 
-    async begin(): Promise<void> {
-        this.#data.truncate(this.#at);
+    /** With `room`: takes the space for so many bytes at once, or fails without it. */
+    async begin(room = this.#at): Promise<void> {
+        this.#data.truncate(room);
         await this.note();
+    }
+
+    /** How many of so many bytes the browser would store, to a thousandth. It is tried, because its own estimates are made up. */
+    room(most: number): number {
+        let room = 0;
+        for (let more = most / 2; more >= most / 1024; more /= 2) {
+            try {
+                this.#data.truncate(Math.floor(room + more));
+                room += more;
+            } catch {
+                // too much
+            }
+        }
+        return Math.floor(room);
     }
 
     async write(bytes: Uint8Array): Promise<void> {
         const written = this.#data.write(bytes, { at: this.#at });
         if (written !== bytes.length) {
-            throw new GemmuleError('Storage', `cannot store the download: the browser wrote ${written} of ${bytes.length} bytes at ${this.#at}`);
+            throw new GemmuleError('Storage', `cannot store the file: the browser wrote ${written} of ${bytes.length} bytes at ${this.#at}`);
         }
         this.#hash.update(bytes);
         this.#at += bytes.length;
@@ -132,76 +149,110 @@ class Writer {
     }
 }
 
-// ---- downloading ----
+// ---- downloading and copying ----
+
+/* Where a file comes from. */
+interface Origin extends Pick<RemoteFile, 'url' | 'size' | 'validator'> {
+    phase: 'download' | 'copy';
+    stream(offset: number, sink: Sink): Promise<unknown>;
+}
 
 /** The file at `url` from the cache; downloads it first if it is not there. */
 export async function fetchIntoCache(cache: ModelCache, url: string, options: StoreOptions = {}): Promise<ByteSource> {
-    const key = ModelCache.key(url, options.sha256);
-    if (!(await cache.find(key))?.done) {
-        const lock = { signal: options.signal, onWait: () => options.onProgress?.({ phase: 'wait', done: 0, total: 0 }) };
-        await withLock(key, lock, () => store(cache, key, expandUrl(url), options));
-    }
+    const whole = expandUrl(url);
+    const key = await storeOnce(cache, whole, options, async () => {
+        const remote = await probe(whole, options);
+        return { ...remote, phase: 'download', stream: (offset, sink) => stream(remote, offset, sink, options) };
+    });
     return cache.read(key);
 }
 
-async function store(cache: ModelCache, key: string, url: string, options: StoreOptions): Promise<void> {
+/** Copies a file into the cache if it is not there, and returns its key. Nothing is left of a copy that fails or is stopped. */
+export function copyIntoCache(
+    cache: ModelCache, url: string, file: ByteSource, { ollama, ...options }: StoreOptions & { ollama?: OllamaTexts } = {},
+): Promise<string> {
+    const copy = async (at: number, sink: Sink) => {
+        const space = new ArrayBuffer(COPY_SIZE);
+        for (; at < file.size; at += COPY_SIZE) await sink.write(await file.read(at, Math.min(COPY_SIZE, file.size - at), options.signal, space));
+    };
+    return storeOnce(cache, url, options, async () => ({ url, size: file.size, validator: null, phase: 'copy', stream: copy }), ollama);
+}
+
+async function storeOnce(
+    cache: ModelCache, url: string, options: StoreOptions, open: () => Promise<Origin>, ollama?: OllamaTexts,
+): Promise<string> {
+    const key = ModelCache.key(url, options.sha256);
+    if ((await cache.find(key))?.done) return key;
+    const lock = { signal: options.signal, onWait: () => options.onProgress?.({ phase: 'wait', done: 0, total: 0 }) };
+    await withLock(key, lock, () => store(cache, key, open, options, ollama));
+    return key;
+}
+
+async function store(cache: ModelCache, key: string, open: () => Promise<Origin>, options: StoreOptions, ollama?: OllamaTexts): Promise<void> {
     const there = await cache.folder(key);
     const old = there && (await readMeta(there));
     if (old && old.schema > SCHEMA) throw newer(old);
     if (old?.done && (await dataSize(there!)) === old.size) return; // another tab was faster
-    const remote = await probe(url, options);
+    const origin = await open();
+    const { url, size, validator } = origin;
     // Without a validator nobody knows whether the rest on the server belongs to the part that is here.
-    const same = old !== null && !old.done && old.url === url && old.size === remote.size && remote.validator !== null && old.etag === remote.validator;
+    const same = old !== null && !old.done && old.url === url && old.size === size && validator !== null && old.etag === validator;
     const meta: Meta = {
-        schema: SCHEMA, url, size: remote.size, etag: remote.validator, sha256: options.sha256 ?? null, done: false, stored: 0, prefix: '',
+        schema: SCHEMA, url, size, etag: validator, sha256: options.sha256 ?? null, done: false, stored: 0, prefix: '', ...(ollama ? { ollama } : {}),
     };
     const folder = there ?? (await cache.folder(key, { create: true }))!;
     const data = await syncHandle(await folder.getFileHandle('data', { create: true }));
-    let refused: GemmuleError | null = null;
+    let failed: GemmuleError | null = null;
     try {
         const writer = new Writer(folder, data, meta);
         if (same) await writer.resume(old, options);
-        await bring(writer, remote, options);
+        await bring(writer, origin, options);
     } catch (thrown) {
-        const error = toGemmuleError(thrown);
-        if (error.name !== 'BadModel') throw error;
-        refused = error;
+        failed = toGemmuleError(thrown);
     } finally {
         data.close();
     }
-    if (!refused) return;
-    await cache.remove(key); // a file that is not the model is of no use later
-    throw refused;
+    if (!failed) return;
+    // A file that is not the model is of no use later, and a copy cannot go on without the user's file.
+    if (failed.name === 'BadModel' || origin.phase === 'copy') await cache.remove(key);
+    throw failed;
 }
 
-async function bring(writer: Writer, remote: RemoteFile, options: StoreOptions): Promise<void> {
+async function bring(writer: Writer, origin: Origin, options: StoreOptions): Promise<void> {
+    const { size, phase } = origin;
     try {
-        await writer.begin();
-        const report = () => options.onProgress?.({ phase: 'download', done: writer.stored, total: remote.size ?? 0 });
+        await writer.begin(phase === 'copy' ? size! : writer.stored);
+        const report = () => options.onProgress?.({ phase, done: writer.stored, total: size ?? 0 });
         report();
         const write = async (bytes: Uint8Array) => {
             if (writer.stored === 0) options.accept?.(bytes);
             await writer.write(bytes);
             report();
         };
-        await stream(remote, writer.stored, { write, restart: () => writer.restart() }, options);
+        await origin.stream(writer.stored, { write, restart: () => writer.restart() });
         await writer.finish();
     } catch (thrown) {
         const error = toGemmuleError(thrown);
-        if (error.name !== 'BadModel') await writer.keep();
-        throw error.name === 'QuotaExceeded' ? quotaError(remote, writer.stored) : error;
+        if (error.name !== 'BadModel' && phase !== 'copy') await writer.keep();
+        if (error.name !== 'QuotaExceeded') throw error;
+        throw phase === 'copy' ? copyQuotaError(size!, writer.stored || writer.room(size!)) : quotaError(origin, writer.stored);
     }
 }
 
 // ---- space ----
 
 /* Says nothing about free space, and nobody asks for it beforehand: browsers make their estimates up (Chromium always says 10 GiB). */
-function quotaError(remote: RemoteFile, stored: number): GemmuleError {
-    const needed = remote.size === null ? null : remote.size - stored;
-    const size = remote.size === null ? '' : ` of ${megabytes(remote.size)}`;
+function quotaError({ url, size }: Origin, stored: number): GemmuleError {
+    const needed = size === null ? null : size - stored;
+    const whole = size === null ? '' : ` of ${megabytes(size)}`;
     const rest = needed === null ? '' : `; ${megabytes(needed)} more are needed`;
-    const message = `cannot store ${remote.url}: the browser gives this page no more space. ${megabytes(stored)}${size} are stored and kept${rest}`;
-    return new GemmuleError('QuotaExceeded', message, { size: remote.size, stored, needed });
+    const message = `cannot store ${url}: the browser gives this page no more space. ${megabytes(stored)}${whole} are stored and kept${rest}`;
+    return new GemmuleError('QuotaExceeded', message, { size, stored, needed });
+}
+
+function copyQuotaError(needed: number, free: number): GemmuleError {
+    const message = `cannot copy the file: it needs ${megabytes(needed)}, and the browser gives this page ${megabytes(free)}. Nothing was stored`;
+    return new GemmuleError('QuotaExceeded', message, { needed, free });
 }
 
 function megabytes(bytes: number): string {

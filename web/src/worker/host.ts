@@ -9,6 +9,7 @@ import { GemmuleError, abortedBy, throwIfAborted, toGemmuleError } from '../core
 import type {
     ByteSource, CoreEngineLike, CoreLike, CoreSessionLike, EngineInfo, EngineOptions, Piece, ReplyOptions, ReplyStats, SessionOptions,
 } from '../core/types.ts';
+import { copyFile } from '../sources/open.ts';
 import { HeldAdapters, type OpenSource } from './adapters.ts';
 import { HeldDatasets } from './datasets.ts';
 import { Trainings } from './trainings.ts';
@@ -449,6 +450,7 @@ export class Host {
                 await closeAll(sources);
             }
         },
+        copy: (args, { signal, emit }) => copyFile(args, { signal, onProgress: seldom(emit) }),
         load: (args, { signal, emit }) => this.#exclusive(signal, () => this.#load(args, signal, seldom(emit))),
         recover: ({ backend }, { signal, emit }) =>
             this.#exclusive(signal, async () => {

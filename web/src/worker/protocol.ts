@@ -19,6 +19,7 @@ import type {
     DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
     SessionOptions, EngineOptions, TrainingEnd, TrainingHistory, TrainingSettings, TrainingState,
 } from '../core/types.ts';
+import type { CacheEntry, OllamaTexts } from '../sources/opfs.ts';
 import type { StoreProgress } from '../sources/store.ts';
 
 /** Page and worker come from the same build, but a cache may serve an old worker. */
@@ -35,6 +36,15 @@ export type SourceSpec =
     | { kind: 'handle'; handle: FileSystemFileHandle }
     | { kind: 'cached'; key: string }
     | { kind: 'path'; path: string };
+
+/** A file to copy into the cache, and under which address. */
+export interface CopyArgs {
+    blob: Blob;
+    name: string;
+    url: string;
+    sha256?: string;
+    ollama?: OllamaTexts;
+}
 
 /** An adapter: a GGUF file, or a safetensors file with its adapter_config.json. */
 export interface AdapterSpec {
@@ -153,6 +163,7 @@ export interface Operations {
     hello: { args: { life?: string } & WasmUrls; result: boolean; event: never };
     devices: { args: object; result: DeviceInfo[]; event: never };
     dryRun: { args: LoadArgs; result: FitReport; event: Progress };
+    copy: { args: CopyArgs; result: CacheEntry; event: Progress };
     load: { args: LoadArgs; result: LoadResult; event: Progress };
     recover: { args: { backend?: 'auto' | Backend }; result: LoadResult; event: Progress };
     unload: { args: object; result: null; event: never };

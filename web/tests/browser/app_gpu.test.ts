@@ -2,11 +2,12 @@
 // app_box.test.ts the app passes the self-check; here, where a GPU is opened again and again, there is none.
 
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { after, before, describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
 import { MODEL, startSite, Visit } from '../../app/tests/site.ts';
+import { ModelCache } from '../../src/sources/opfs.ts';
 import { spreadGguf } from '../support/gguf.ts';
 import type { TestServer } from './server.ts';
 
@@ -170,3 +171,50 @@ for (const moment of ['while weights are brought there', 'while a question is re
         }
     });
 }
+
+test('a picked model that does not fit on the GPU is copied into the browser, and opened from there', { timeout: 600_000 }, async () => {
+    const path = 'tests/fixtures/tiny-moe.gguf', { size, mtimeMs } = statSync(path);
+    const lastModel = JSON.stringify({ id: 'file:tiny-moe.gguf', name: 'tiny-moe', source: { kind: 'file', files: [] } }); // so that the box is not loaded
+    const site = await startSite({}, MODEL, { checks: false });
+    const { visit, page } = await begin(site, 6, { lastModel, gpuMemory: 0.0031 });
+    try {
+        await page.evaluate(() => { delete (globalThis as { showOpenFilePicker?: unknown }).showOpenFilePicker; });
+        await page.goto(`${site.origin}/#/models`);
+        const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.getByRole('button', { name: 'Choose file' }).click()]);
+        await chooser.setFiles(path);
+        const offer = page.getByRole('button', { name: 'Copy into this browser' });
+        await offer.waitFor();
+        assert.match(await page.innerText('.current-model'), /parts of it are read from its file while it answers/);
+        await page.goto(`${site.origin}/#/`);
+        await page.getByRole('link', { name: 'A copy' }).click();
+        // Another tab is about to store the file, so the copy waits and can be stopped.
+        const lock = `gemmule/v1/${ModelCache.key(`file:///tiny-moe.gguf?bytes=${size}&modified=${Math.floor(mtimeMs)}`)}`;
+        await page.evaluate((name) => new Promise<void>((held) => {
+            const until = new Promise<void>((release) => Object.assign(globalThis, { release }));
+            void navigator.locks.request(name, () => (held(), until));
+        }), lock);
+        await offer.click();
+        await page.waitForSelector('.current-model >> text=Waiting for another tab to store this file: tiny-moe');
+        await page.locator('.current-model').getByRole('button', { name: 'Stop' }).click();
+        await offer.waitFor();
+        assert.equal(await page.locator('.stored li').count(), 0);
+        await page.evaluate(() => (globalThis as unknown as { release(): void }).release());
+        await offer.click();
+        const stored = page.locator('.stored li', { hasText: 'tiny-moe' });
+        await stored.getByRole('button', { name: 'Loaded' }).waitFor();
+        assert.equal(await offer.count(), 0);
+        await page.goto(`${site.origin}/#/`);
+        await page.fill('#composer', 'Hello');
+        await page.press('#composer', 'Enter');
+        await answered(page, 1);
+        await page.goto(`${site.origin}/#/about`);
+        await page.waitForSelector('.facts >> text=Experts found on the GPU');
+        await page.goto(`${site.origin}/#/models`);
+        await stored.getByRole('button', { name: 'Delete' }).click();
+        await stored.waitFor({ state: 'detached' });
+        assert.deepEqual(visit.complaints, []);
+    } finally {
+        await visit.end();
+        await site.close();
+    }
+});

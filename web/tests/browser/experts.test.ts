@@ -1,5 +1,6 @@
-// The cache of experts in Chromium: however many experts of each layer the GPU holds, logits are those of a GPU that holds them all. The
-// others come from a picked File, or from the private file system. GEMMULE_LONG=1 adds the small model.
+// The cache of experts in Chromium: however many experts of each layer the GPU holds, the results are those of a GPU that holds them all:
+// logits, and for tiny-diffusion the canvas's ids and entropies. Missing experts come from a picked File, or from the private file system.
+// GEMMULE_LONG=1 adds the small model.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -49,10 +50,10 @@ for (const model of MODELS) {
             const some = await compute({ from, gpuExperts, copies });
             assert.equal(some.source, from === 'file' ? 'BlobSource' : 'OpfsSource');
             assert.equal(some.gpuExperts, gpuExperts);
-            assert.equal(some.reads > 0, gpuExperts < 8);
+            assert.ok(some.reads > 0);
             if (copies) assert.ok(some.reads < before, `${some.reads} reads with copies in main memory, ${before} without`);
             else before = some.reads;
-            assert.equal(some.failure, !copies && gpuExperts < 8 && model !== 'tiny-diffusion' ? 'Storage: the disk was pulled out' : '');
+            assert.equal(some.failure, !copies ? 'Storage: the disk was pulled out' : '');
             assert.deepEqual(some.numbers, all.numbers);
         }
     });

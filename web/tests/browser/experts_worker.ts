@@ -14,7 +14,7 @@ export interface ExpertsTask {
     file: File;
     wasm: string;
     from: 'file' | 'opfs';
-    /** How many experts of each layer are on the GPU; 0: all. */
+    /** How many slots each layer has for experts on the GPU; 0: all experts are there from the beginning. */
     gpuExperts: number;
     /** Copies of experts are kept in main memory; without them, the source fails in the middle. */
     copies: boolean;
@@ -72,18 +72,31 @@ class Watched implements ByteSource {
     }
 }
 
-async function canvasNumbers(engine: CoreEngine): Promise<number[]> {
-    const session = engine.session({ context: 128 });
-    const numbers: number[] = [];
-    const pieces = session.replyTokens(idsFrom(0, 20), { sampling: { seed: 7 }, maxTokens: 32, steps: 3, wantCanvas: true });
-    for await (const piece of pieces as AsyncIterable<Piece>) {
-        if (piece.kind === 'canvas') for (const { id, entropy } of piece.canvas.tokens) numbers.push(id, entropy);
-    }
-    session.free();
-    return numbers;
+/** What `work` makes of a source whose next read but one fails: an error, after which the conversation goes on as if nothing had happened. */
+async function failureOf(source: Watched, work: () => Promise<unknown>): Promise<string> {
+    source.failAt = source.reads + 2;
+    const failure = await work().then(() => 'none', (thrown: GemmuleError) => `${thrown.name}: ${thrown.message}`);
+    source.failAt = Infinity;
+    return failure;
 }
 
-/** In the middle: a source that fails is an error, and then the conversation goes on as if nothing had happened. */
+async function canvasNumbers(engine: CoreEngine, source: Watched, fails: boolean): Promise<{ numbers: number[]; failure: string }> {
+    const session = engine.session({ context: 128 });
+    const write = async () => {
+        const numbers: number[] = [];
+        const pieces = session.replyTokens(idsFrom(0, 20), { sampling: { seed: 7 }, maxTokens: 32, steps: 3, wantCanvas: true });
+        for await (const piece of pieces as AsyncIterable<Piece>) {
+            if (piece.kind === 'canvas') for (const { id, entropy } of piece.canvas.tokens) numbers.push(id, entropy);
+        }
+        return numbers;
+    };
+    if (fails) await session.set(idsFrom(0, 20)); // so that a step of the canvas fails, not the prompt
+    const failure = fails && engine.info.gpuExperts < engine.info.experts ? await failureOf(source, write) : '';
+    const numbers = await write();
+    session.free();
+    return { numbers, failure };
+}
+
 async function textNumbers(engine: CoreEngine, source: Watched, fails: boolean): Promise<{ numbers: number[]; failure: string }> {
     const session = engine.session({ context: 128 });
     const numbers: number[] = [];
@@ -91,10 +104,7 @@ async function textNumbers(engine: CoreEngine, source: Watched, fails: boolean):
     await session.set(idsFrom(0, 20));
     numbers.push(...session.logits()!);
     if (fails && engine.info.gpuExperts < engine.info.experts) {
-        source.failAt = source.reads + 2;
-        const asked = async () => session.append(idsFrom(20, 9));
-        failure = await asked().then(() => 'none', (thrown: GemmuleError) => `${thrown.name}: ${thrown.message}`);
-        source.failAt = Infinity;
+        failure = await failureOf(source, async () => session.append(idsFrom(20, 9)));
     }
     for (const [first, count] of [[20, 9], [29, 1], [30, 1]] as const) {
         await session.append(idsFrom(first, count));
@@ -113,7 +123,7 @@ async function work({ file, wasm, from, gpuExperts, copies, remember }: ExpertsT
     const engine = await core.open([source], { backend: 'gpu', precise: true, ...(gpuExperts ? { gpuExperts } : {}) });
     const opened = source.reads;
     const { architecture, experts, gpuExperts: held } = engine.info;
-    const found = architecture === 'diffusion-gemma' ? { numbers: await canvasNumbers(engine), failure: '' } : await textNumbers(engine, source, !copies);
+    const found = await (architecture === 'diffusion-gemma' ? canvasNumbers : textNumbers)(engine, source, !copies);
     engine.close();
     await source.close();
     return { source: inner.constructor.name, experts, gpuExperts: held, opening: opened, reads: source.reads - opened, ...found };

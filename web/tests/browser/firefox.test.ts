@@ -45,6 +45,20 @@ test('a model is downloaded once, and read by two tabs', { timeout: 600_000 }, a
     assert.deepEqual(entries, [true]);
 });
 
+test('a file is copied into the cache and loaded from there', { timeout: 600_000 }, async () => {
+    const page = await browser.newPage();
+    page.setDefaultTimeout(PATIENCE);
+    await page.goto(`${server.origin}/`);
+    const copy = await page.evaluate(`(async () => {
+        const { Gemmule, copyModel } = await import('/web/dist/index.js');
+        const { key, url, done } = await copyModel(new File([await (await fetch('/model.gguf')).blob()], 'copy.gguf', { lastModified: 1 }));
+        const engine = await Gemmule.load({ cached: key }, { backend: 'wasm' });
+        await engine.unload();
+        return [url.split('?')[0], done, engine.info.name];
+    })()`);
+    assert.deepEqual(copy, ['file:///copy.gguf', true, 'Tiny Dense']);
+});
+
 test('pictures and sounds are decoded as they were made', { timeout: 600_000 }, async () => {
     const page = await browser.newPage();
     page.setDefaultTimeout(PATIENCE);

@@ -225,7 +225,7 @@ function isRight(answer: string, { exact, contains, number }: Question['check'])
 /** The answers of the model in the box to questions about pictures and sounds that its training never saw: to 8 and 6, of every kind of file
  * and task, with short answers, or to all of them. Right are at least 9 of 10. */
 export async function checkBox(evaluate: Evaluate, options: object, all: boolean): Promise<string[]> {
-    const some = [...questionsOf('pictures', all ? Infinity : 8), ...questionsOf('sounds', all ? Infinity : 6)];
+    const some = [...questionsOf('pictures', all ? Infinity : 4), ...questionsOf('sounds', all ? Infinity : 3)];
     const asked = some.map((question) => [`/tests/box/${fileOf(question)}`, question.messages[0]!.content.find(({ text }) => text !== undefined)!.text!]);
     const answers = (await evaluate(`(async () => {
         const { Gemmule } = await import('/web/dist/index.js');

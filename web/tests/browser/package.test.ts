@@ -91,7 +91,7 @@ async function visit(from: BrowserContext = context, path = '/', origin = server
     await page.goto(origin + path);
     const run = <T>(script: string) =>
         page.evaluate(`(async () => {
-            const { Gemmule, GemmuleError, ModelCache, OllamaFolder } = await import('/web/dist/index.js');
+            const { Gemmule, GemmuleError, ModelCache, OllamaFolder, copyModel } = await import('/web/dist/index.js');
             const plain = (error) => ({ name: error.name, message: error.message, detail: error.detail, own: error instanceof GemmuleError });
             const caught = (promise) => promise.then(() => null, plain);
             const nameOf = async (source, options) => { const engine = await Gemmule.load(source, { backend: 'wasm', ...options }); await engine.unload(); return engine.info.name; };
@@ -260,6 +260,32 @@ test('two tabs: one downloads, the other waits; both read the same file', { time
 
 // ---- Ollama's folder ----
 
+test('a file is copied into the cache; a copy that is stopped or has no space leaves nothing there', { timeout: 600_000 }, async () => {
+    const { page, run } = await visit();
+    const file = `new File([await (await fetch('/big.gguf')).blob()], 'my model.gguf', { lastModified: 1 })`;
+    const copied = await run<{ stopped: Caught; left: unknown[]; phases: string[]; entry: { key: string; url: string }; again: string; name: string }>(`
+        const file = ${file}, stop = new AbortController(), phases = new Set();
+        const stopped = await caught(copyModel(file, { signal: stop.signal, onProgress: () => stop.abort() }));
+        const left = await (await ModelCache.open()).list();
+        const entry = await copyModel(file, { onProgress: ({ phase }) => phases.add(phase) });
+        const { key: again } = await copyModel(file, { onProgress: () => { throw new Error('copied again'); } });
+        return { stopped, left, phases: [...phases], entry, again, name: await nameOf({ cached: entry.key }) };`);
+    assert.deepEqual([copied.stopped.name, copied.left, copied.phases, copied.name], ['Aborted', [], ['copy'], 'Tiny Dense']);
+    assert.deepEqual(copied.entry, {
+        key: copied.again, url: `file:///my%20model.gguf?bytes=${BIG}&modified=1`, size: BIG, stored: BIG,
+        sha256: createHash('sha256').update(padded).digest('hex'), done: true, problem: '',
+    });
+    await run(`await (await ModelCache.open()).clear();`);
+    const session = await context.newCDPSession(page);
+    await session.send('Storage.overrideQuotaForOrigin', { origin: server.origin, quotaSize: 20_000_000 });
+    const full = await run<Caught>(`return caught(copyModel(${file}));`);
+    await session.send('Storage.overrideQuotaForOrigin', { origin: server.origin });
+    assert.deepEqual([full.name, full.detail.needed], ['QuotaExceeded', BIG], full.message);
+    assert.match(full.message, /it needs 40\.0 MB, and the browser gives this page 1\d\.\d MB/);
+    assert.deepEqual(await run(`return (await ModelCache.open()).list();`), []);
+    await page.close();
+});
+
 test("Ollama's folder is picked, remembered, and found again after a reload", { timeout: 600_000 }, async () => {
     const { page, run } = await visit();
     const digest = createHash('sha256').update(MODEL).digest('hex');
@@ -279,7 +305,9 @@ test("Ollama's folder is picked, remembered, and found again after a reload", { 
         const model = await (await fetch('/model.gguf')).blob();
         const layer = { mediaType: 'application/vnd.ollama.image.model', digest: 'sha256:${digest}', size: model.size };
         await write('.ollama/models/blobs/sha256-${digest}', model);
-        await write('.ollama/models/manifests/registry.ollama.ai/library/gemma4/tiny', JSON.stringify({ layers: [layer] }));
+        const system = { mediaType: 'application/vnd.ollama.image.system', digest: 'sha256:' + 'b'.repeat(64), size: 9 };
+        await write('.ollama/models/blobs/sha256-' + 'b'.repeat(64), 'Be brief.');
+        await write('.ollama/models/manifests/registry.ollama.ai/library/gemma4/tiny', JSON.stringify({ layers: [layer, system] }));
         const lost = { ...layer, digest: 'sha256:' + 'a'.repeat(64) };
         await write('.ollama/models/manifests/registry.ollama.ai/library/gemma4/lost', JSON.stringify({ layers: [lost] }));`);
     const first = await run<{ name: string; problem: string }[]>(`${pick}
@@ -287,15 +315,17 @@ test("Ollama's folder is picked, remembered, and found again after a reload", { 
     assert.deepEqual(first.map(({ name }) => name), ['gemma4:lost', 'gemma4:tiny']);
     assert.match(first[0]!.problem, /the model layer is missing/);
     await page.reload();
-    const info = await run<{ name: string; text: string }>(`
+    const info = await run<{ name: string; text: string; key: string; ollama: unknown }>(`
         if (!(await OllamaFolder.hasSaved())) throw new Error('the folder was not kept');
         const folder = await OllamaFolder.saved({ ask: true });
         const engine = await Gemmule.load(await folder.resolve('gemma4:tiny'), { backend: 'wasm' });
         const text = await textOf((await engine.session()).reply(HELLO, { maxTokens: 8 }));
         await engine.unload();
+        const { key, ollama } = await copyModel(await folder.resolve('gemma4:tiny'));
+        await (await ModelCache.open()).clear();
         await OllamaFolder.forget();
-        return { name: engine.info.name, text };`);
-    assert.equal(info.name, 'Tiny Dense');
+        return { name: engine.info.name, text, key, ollama };`);
+    assert.deepEqual([info.name, info.key, info.ollama], ['Tiny Dense', digest, { system: 'Be brief.' }]);
     assert.ok(info.text.length > 0);
     assert.equal(await run(`return OllamaFolder.saved();`), null);
     await page.close();

@@ -143,7 +143,9 @@ function EngineFacts(): JSX.Element | null {
                     <Fact name="WebAssembly memory" value={formatBytes(stats.wasmBytes)} />
                     {stats.gpuBytes > 0 && <Fact name="GPU memory" value={formatBytes(stats.gpuBytes)} />}
                     {stats.dispatchesPerToken > 0 && <Fact name="Dispatches per token" value={stats.dispatchesPerToken.toLocaleString('en')} />}
-                    <Fact name="Weights read per token" value={formatBytes(loaded.info.bytesPerToken)} />
+                    <Fact name="Weights used per token" value={formatBytes(loaded.info.bytesPerToken)} />
+                    {stats.expertHitRate !== undefined && <Fact name="Experts found on the GPU" value={`${Math.floor(100 * stats.expertHitRate)} %`} />}
+                    {stats.expertBytesPerToken !== undefined && <Fact name="Experts loaded per token" value={formatBytes(stats.expertBytesPerToken)} />}
                     <Fact name="Load time" value={formatSeconds(Math.max(stats.checkSeconds, stats.loadSeconds) + stats.shaderSeconds + stats.planSeconds)} />
                 </dl>
             </div>

@@ -3,15 +3,17 @@
 import type { ComponentChildren, JSX } from 'preact';
 import { useEffect, useId, useState } from 'preact/hooks';
 import { checkAddress } from '../address.ts';
-import { announce } from '../chat.ts';
+import { announce, whenSilent } from '../chat.ts';
 import { canPickFolder, deleteStored, folderFromDrop, folderFromFiles, listStored, messageOf, nameOfUrl, pickFolder, savedFolder } from '../engine.ts';
-import type { FitReport, FolderModel, FoundModels, ModelChoice, StoredModel } from '../engine.ts';
+import type { FitReport, FolderModel, FoundModels, LoadedModel, ModelChoice, StoredModel } from '../engine.ts';
 import { openFiles } from '../files.ts';
 import { countOf, formatBytes, formatCount, formatDevice, sentence } from '../format.ts';
 import { Icon, type IconName } from '../icons.tsx';
-import { askFit, askFits, BOX, fits, load, loadFile, lookAtServer, model, server, unload } from '../models.ts';
+import {
+    askFit, askFits, BOX, copying, copyLoaded, fits, load, loadFile, lookAtServer, model, server, stopCopying, unload, wantsCopy,
+} from '../models.ts';
 import { Problem } from '../parts/problem.tsx';
-import { ChoiceStatus, ModelStatus } from '../parts/welcome.tsx';
+import { ChoiceStatus, LoadProgress, ModelStatus } from '../parts/welcome.tsx';
 import { StorageMeter } from '../parts/storage.tsx';
 import { useStore } from '../store.ts';
 
@@ -19,7 +21,8 @@ export function ModelsPage(): JSX.Element {
     const [stored, setStored] = useState<StoredModel[]>([]);
     const phase = useStore(model, (state) => state.phase);
     const refresh = (): void => void listStored().then(setStored, () => setStored([]));
-    useEffect(refresh, [phase]);
+    const copies = useStore(copying, (state) => state.progress !== null);
+    useEffect(refresh, [phase, copies]);
     return (
         <div class="page">
             <Current />
@@ -58,11 +61,32 @@ function Current(): JSX.Element {
                             <p class="quiet reason">Why this device: {loaded.info.backendReason.replace(/\bwasm\b/g, 'WebAssembly')}.</p>
                         )}
                         {loaded.info.note && <p class="box-note">{sentence(loaded.info.note)}</p>}
-                        <div class="actions start"><button type="button" class="button" onClick={() => void unload()}>Unload</button></div>
                     </>
+                )}
+                <CopyOffer loaded={loaded} />
+                {phase === 'ready' && (
+                    <div class="actions start"><button type="button" class="button" onClick={() => void unload()}>Unload</button></div>
                 )}
             </div>
         </section>
+    );
+}
+
+function CopyOffer({ loaded }: { loaded: LoadedModel | null }): JSX.Element | null {
+    const { name, progress, problem } = useStore(copying, (state) => state);
+    if (progress) return <div class="choice-status"><LoadProgress progress={progress} name={name} label="Copying the model" onStop={stopCopying} /></div>;
+    if (!loaded || !wantsCopy(loaded)) return null;
+    return (
+        <div class="box-note">
+            <p>
+                This model does not fit on the GPU, so parts of it are read from its file while it answers. A copy in this browser’s storage
+                ({formatBytes(loaded.info.fileBytes)}) is faster to read.
+            </p>
+            {problem && <Problem words={problem} />}
+            <div class="actions start">
+                <button type="button" class="button primary" onClick={() => void copyLoaded(whenSilent)}>Copy into this browser</button>
+            </div>
+        </div>
     );
 }
 

@@ -128,7 +128,7 @@ function DeviceSection(): JSX.Element {
                 options={[['high-performance', 'High performance'], ['low-power', 'Power-saving']]}
                 onChange={(value) => change({ powerPreference: value })} />
             <Field label="GPU memory limit (GB)"
-                hint="Weights beyond the limit are read from the file for each token, which is slower. 0 means no limit.">
+                hint="Weights beyond the limit come from the file or from main memory when they are needed, which is slower. 0 means no limit.">
                 {(id) => <NumberInput id={id} value={gpuMemory} min={0} max={1024} step={0.5} onChange={(value) => change({ gpuMemory: value ?? 0 })} />}
             </Field>
             {changed && loaded && (

@@ -4,7 +4,7 @@ import type { JSX } from 'preact';
 import { setDraft } from '../drafts.ts';
 import { formatBytes, formatSeconds } from '../format.ts';
 import { Icon, Logo } from '../icons.tsx';
-import { BOX, load, model, recover, stopLoading, type ModelState } from '../models.ts';
+import { BOX, load, model, recover, stopLoading, wantsCopy, type ModelState } from '../models.ts';
 import { pageHref, route } from '../route.ts';
 import { useStore } from '../store.ts';
 import { WantedNote } from './model_notice.tsx';
@@ -16,9 +16,10 @@ const SMALL_IDEAS = [
 ];
 
 const PHASES: Record<string, string> = {
-    wait: 'Waiting for another tab to download',
+    wait: 'Waiting for another tab to store this file',
     verify: 'Verifying the stored file',
     download: 'Downloading',
+    copy: 'Copying into this browser',
     header: 'Reading the file header',
     check: 'Checking the device',
     weights: 'Loading weights',
@@ -29,6 +30,7 @@ const PHASES: Record<string, string> = {
 
 export function Welcome({ missing }: { missing: boolean }): JSX.Element {
     const isBox = useStore(model, (state) => state.choice?.id === BOX.id);
+    const isSlow = useStore(model, ({ loaded }) => loaded !== null && wantsCopy(loaded));
     return (
         <div class="welcome">
             <Logo size={56} />
@@ -41,6 +43,12 @@ export function Welcome({ missing }: { missing: boolean }): JSX.Element {
             <ul class={`ideas${isBox ? ' small-ideas' : ''}`} aria-label="Things to ask">
                 {(isBox ? SMALL_IDEAS : IDEAS).map((idea) => <li key={idea}><button type="button" onClick={() => fill(idea)}>{idea}</button></li>)}
             </ul>
+            {isSlow && (
+                <p class="box-remark">
+                    Parts of this model are read from its file while it answers. <a href={pageHref('models')}>A copy</a> in this browser’s
+                    storage is faster to read.
+                </p>
+            )}
             {isBox && (
                 <p class="box-remark">
                     This is the small model in the box. <a href={pageHref('models')}>Load a bigger one</a> from Ollama or elsewhere.
@@ -97,17 +105,24 @@ export function ChoiceStatus({ is }: { is: (id: string) => boolean }): JSX.Eleme
     return <p class="choice-status fit fit-no"><Icon name="warn" size={16} />{state.failure?.message}</p>;
 }
 
-function LoadProgress({ progress, name }: { progress: ModelState['progress']; name?: string | undefined }): JSX.Element {
+interface ShownProgress {
+    progress: ModelState['progress'];
+    name?: string | undefined;
+    label?: string;
+    onStop?: () => void;
+}
+
+export function LoadProgress({ progress, name, label = 'Loading the model', onStop = stopLoading }: ShownProgress): JSX.Element {
     const known = progress !== null && progress.total > 0;
-    const bytes = progress?.phase === 'download' || progress?.phase === 'weights' || progress?.phase === 'verify';
+    const bytes = progress !== null && ['download', 'copy', 'weights', 'verify'].includes(progress.phase);
     const phase = PHASES[progress?.phase ?? 'header'] ?? 'Loading';
     return (
         <>
             <div class="load-line">
                 <span>{name ? `${phase}: ${name}` : phase}</span>
-                <button type="button" class="link" onClick={stopLoading}>Stop</button>
+                <button type="button" class="link" onClick={onStop}>Stop</button>
             </div>
-            {known ? <progress max={progress.total} value={progress.done} aria-label="Loading the model" /> : <progress aria-label="Loading the model" />}
+            {known ? <progress max={progress.total} value={progress.done} aria-label={label} /> : <progress aria-label={label} />}
             <p class="quiet">
                 {bytes && known ? `${formatBytes(progress.done)} of ${formatBytes(progress.total)}` : '\u00a0'}
                 {progress?.phase === 'shaders' && known ? `${progress.done} of ${progress.total} shaders` : ''}
