@@ -1173,7 +1173,7 @@ for threads in 1 2 2 2; do
     printf 'Hello\n' >&7
     patiently test -s "$scratch/cut.out"
     truncate -s 4096 "$scratch/cut.gguf"
-    printf 'Hello again\n' >&7
+    (printf 'Hello again\n' >&7) # by another shell: if the program has ended by now, its writer dies of SIGPIPE
     exec 7>&-
     wait $!
     equals "the exit code of a chat whose model was cut off, $threads threads" $? 2
@@ -1341,7 +1341,7 @@ terminal() {
     [ -z "$input" ] || while IFS= read -r -d '|' piece; do
         if [[ $piece == '~'* ]]; then patiently shows $shown 'Hello@@[^@]'; else patiently shows $shown '(^|@)> $'; fi
         shown=$(stat -c %s "$scratch/out")
-        printf "${piece#'~'}" >&8
+        (printf "${piece#'~'}" >&8) # another shell may die of SIGPIPE
     done <<<"$input|"
     wait $!
     code=$?

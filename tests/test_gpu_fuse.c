@@ -578,8 +578,8 @@ static void test_tower_dispatches(const char *path, bool audio, size_t most) {
     gguf_free(file);
 }
 
-/* With f32 columns and, if the GPU has packed dot products, with 8-bit columns, which both backends round in the same way. */
-/* `step` 2: every other case. */
+/* With f32 columns and, if the GPU has packed dot products, with 8-bit columns, which both backends round in the same way.
+ * `step` 2: every other case. */
 static void test_layers(gpu_backend *gpu, bool precise, size_t step, const char *only) {
     cpu_backend cpu;
     error       e = { 0 };

@@ -89,6 +89,12 @@ static void test_synth_shapes(void) {
         { "12b", "blk.5.attn_k.weight", { 3840, 512, 1 } },
         { "26b", "blk.29.ffn_gate_up_exps.weight", { 2816, 1408, 128 } },
         { "26b", "blk.0.ffn_down_exps.weight", { 704, 2816, 128 } },
+        { "diffusion", "blk.29.ffn_gate_up_exps.weight", { 2816, 1408, 128 } },
+        { "diffusion", "blk.29.enc_layer_output_scale.weight", { 1, 1, 1 } },
+        { "diffusion", "self_cond_pre_norm.weight", { 2816, 1, 1 } },
+        { "diffusion", "self_cond_gate.weight", { 2816, 2112, 1 } },
+        { "diffusion", "self_cond_up.weight", { 2816, 2112, 1 } },
+        { "diffusion", "self_cond_down.weight", { 2112, 2816, 1 } },
         { "31b", "blk.59.attn_output.weight", { 16384, 5376, 1 } },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -216,6 +222,8 @@ static void test_bad_options(void) {
         { { .size = "e2b", .vocabulary = 511 }, "512 to 262144 tokens, not 511" },
         { { .size = "e2b", .window = 513 }, "1 to 512 positions, not 513" },
         { { .size = "12b", .window = -1 }, "1 to 1024 positions, not -1" },
+        { { .size = "diffusion", .flavour = "ollama" },
+          "Ollama has no diffusion models: choose the flavour llama.cpp" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("options: %s", rows[i].says);

@@ -1,5 +1,6 @@
 // The cache of experts in Chromium: however many experts of each layer the GPU holds, the results are those of a GPU that holds them all:
-// logits, and for tiny-diffusion the canvas's ids and entropies. Missing experts come from a picked File, or from the private file system.
+// logits, and for tiny-diffusion the canvas's ids and entropies. Missing experts come from a picked File, from the private file system, or
+// from a web server by HTTP Range.
 // GEMMULE_LONG=1 adds the small model.
 
 import assert from 'node:assert/strict';
@@ -40,15 +41,15 @@ async function compute(task: Omit<ExpertsTask, 'file' | 'wasm'>): Promise<Expert
 }
 
 for (const model of MODELS) {
-    test(`${model}: experts from a File and from the private file system`, { timeout: 1_200_000 }, async () => {
+    test(`${model}: experts from a File, from the private file system and from a web server`, { timeout: 1_200_000 }, async () => {
         await page.setInputFiles('input', `tests/fixtures/${model}.gguf`);
         const all = await compute({ from: 'file', gpuExperts: 0, copies: false });
         assert.deepEqual([all.source, all.experts, all.gpuExperts, all.reads], ['BlobSource', 8, 8, 0]);
         assert.ok(all.numbers.length > 1000 || model === 'tiny-diffusion');
         let before = 0;
-        for (const [from, gpuExperts, copies] of [['file', 2, false], ['opfs', 2, false], ['opfs', 2, true], ['opfs', 3, true], ['opfs', 8, true]] as const) {
+        for (const [from, gpuExperts, copies] of [['url', 3, false], ['file', 2, false], ['opfs', 2, false], ['opfs', 2, true], ['opfs', 3, true], ['opfs', 8, true]] as const) {
             const some = await compute({ from, gpuExperts, copies });
-            assert.equal(some.source, from === 'file' ? 'BlobSource' : 'OpfsSource');
+            assert.equal(some.source, { file: 'BlobSource', opfs: 'OpfsSource', url: 'UrlSource' }[from]);
             assert.equal(some.gpuExperts, gpuExperts);
             assert.ok(some.reads > 0);
             if (copies) assert.ok(some.reads < before, `${some.reads} reads with copies in main memory, ${before} without`);

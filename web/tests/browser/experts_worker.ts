@@ -1,5 +1,5 @@
-// A worker in which models compute with some of their experts on the GPU, from a File or from the private file system, whose synchronous
-// handles exist only in workers. experts.test.ts tells it what to do.
+// A worker in which models compute with some of their experts on the GPU, from a File, from a web server, or from the private file system,
+// whose synchronous handles exist only in workers. experts.test.ts tells it what to do.
 
 import { Core } from '../../src/core/core.ts';
 import type { CoreEngine } from '../../src/core/engine.ts';
@@ -8,12 +8,13 @@ import type { ByteSource, Piece } from '../../src/core/types.ts';
 import { BlobSource } from '../../src/sources/blob.ts';
 import { keep, kept } from '../../src/sources/keep.ts';
 import { openFileHandle } from '../../src/sources/opfs.ts';
+import { probe, UrlSource } from '../../src/sources/url.ts';
 import { keptGpu } from '../support/kept_gpu.ts';
 
 export interface ExpertsTask {
     file: File;
     wasm: string;
-    from: 'file' | 'opfs';
+    from: 'file' | 'opfs' | 'url';
     /** How many slots each layer has for experts on the GPU; 0: all experts are there from the beginning. */
     gpuExperts: number;
     /** Copies of experts are kept in main memory; without them, the source fails in the middle. */
@@ -46,6 +47,12 @@ async function opfsSource(file: File): Promise<ByteSource> {
     await writable.write(file);
     await writable.close();
     return openFileHandle(handle);
+}
+
+function openSource(file: File, from: ExpertsTask['from']): Promise<ByteSource> | ByteSource {
+    if (from === 'opfs') return opfsSource(file);
+    if (from === 'file') return new BlobSource(file);
+    return probe(new URL(`/tests/fixtures/${file.name}`, location.href).href).then((remote) => new UrlSource(remote));
 }
 
 /** Counts reads, and fails on request. */
@@ -116,7 +123,7 @@ async function textNumbers(engine: CoreEngine, source: Watched, fails: boolean):
 
 async function work({ file, wasm, from, gpuExperts, copies, remember }: ExpertsTask): Promise<ExpertsReport> {
     Object.defineProperty(navigator, 'deviceMemory', { value: copies ? 4 : 0, configurable: true });
-    const inner = from === 'opfs' ? await opfsSource(file) : new BlobSource(file);
+    const inner = await openSource(file, from);
     const source = new Watched(inner);
     const profiles = remember ? { get: kept<Uint8Array>, set: keep } : undefined;
     const core = await Core.create({ wasm: await (await fetch(wasm)).arrayBuffer(), gpu, ...(profiles ? { profiles } : {}) });
