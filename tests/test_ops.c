@@ -136,6 +136,17 @@ static void test_backend(const backend *b) {
     test_select_means(b, 3, 4, 11, 3);
 }
 
+/* Products of 8-bit columns with as many rows to a thread as on a GPU in hardware: scales for 32 values and for 16, and experts. */
+static void test_tall_tiles(const backend *b) {
+    gpu_info  *info = (gpu_info *)gpu_host_info(b->gpu->host);
+    const bool software = info->software;
+    info->software = false;
+    test_matmul(b, TYPE_Q4_0, 131, 96, 70);
+    test_matmul(b, TYPE_Q6_K, 66, 256, 129);
+    test_experts(b, TYPE_Q4_K, 41, 256, 256, 4, 2);
+    info->software = software;
+}
+
 static void test_ops_on_cpu(void) {
     const cpu_kernels *const *tables;
     const size_t              count = cpu_kernels_available(&tables);
@@ -161,6 +172,7 @@ static void test_ops_with(gpu_backend *gpu, const char *without, bool deep) {
         gpu->precise = mode;
         snprintf(b.name, sizeof b.name, "gpu%s%s", *without ? " without " : "", without);
         (deep ? test_deep : test_backend)(&b);
+        if (!mode && !deep) test_tall_tiles(&b);
         if (mode && !deep) test_gradients(&b);
         if (!mode && !deep && halves(&b, TYPE_F16)) test_gradients_in_halves(&b);
     }

@@ -137,8 +137,8 @@ static gpu_tile thread_tile(const gpu_info *info, const gpu_matmul_job *job, uin
     if (columns == 64 && takes_blocks(info, job))
         return (gpu_tile){ .rows = 8, .columns = 8, .row_threads = 16, .column_threads = 8, .chunks = 1 };
     /* Rows per thread. An expert's few columns are done by few threads with many rows each, so that they read less from
-     * workgroup memory; many such workgroups fill the GPU. */
-    const bool     few_threads = columns == 64 || (job->used && info->blocks);
+     * workgroup memory; many such workgroups fill the GPU. A GPU in software would compile so many rows for seconds. */
+    const bool     few_threads = !info->software && (columns == 64 || (job->used && info->blocks));
     const uint32_t rows = few_threads ? (job->q8 ? 8 : 4) : columns / 16;
     return (gpu_tile){
         .rows = rows, .columns = 4, .row_threads = 64 / rows, .column_threads = columns / 4, .chunks = job->q8 ? 2 : 1
