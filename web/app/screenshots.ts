@@ -1,7 +1,7 @@
 // Takes the screenshots in docs/screenshots of the built app (build/web): `node web/app/screenshots.ts`. The answers are the box's own, except
-// for the one with formulas and a program, which it cannot write: that conversation is imported. Those of the canvas are of a
-// tiny model with random weights. Pictures in the repository are reduced to a palette (`pngquant --nofs 16`, and 24 for those of the canvas; then `optipng -o3`), which takes a
-// fifth of the room.
+// for the one with formulas and a program, which it cannot write: that conversation is imported. Those of the canvas are of a tiny model with
+// random weights. Pictures in the repository are reduced to a palette, which takes a fifth of the room (`pngquant --nofs 16`, with 24 for those
+// of the canvas; then `optipng -o3`).
 
 import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
