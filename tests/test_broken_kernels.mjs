@@ -160,6 +160,7 @@ const rows = [
     ["tile.wgsl", "chunk_first(), y_offset)", "0u, y_offset)", cases("canvas head Q6_K")],
     ["tile.wgsl", "= clip_result(to, sum);", "= clip_result(to, -sum);", cases("experts F32 33 × [8")],
     ["tile_product.wgsl", "sums0 += row_dots(", "sums0 -= row_dots(", cases("experts F32 33 × [8")],
+    ["tile_product.wgsl", "sums4 += row_dots(", "sums4 -= row_dots(", cases("matmul Q4_0 131 × [96")], // test_tall_tiles
     ["unit.wgsl", "return x * x;", "return abs(x);", cases("rms_norm 2 × [33, 3]")],
     ["unit.wgsl", "return dot(x, unit(1.0));", "return x.x;", cases("layer_norm 2 × [96, 1]")],
     ["weights.wgsl", "-(d.y * f32(minimum))", "d.y * f32(minimum)", cases("matmul Q4_K 1 ×")],
