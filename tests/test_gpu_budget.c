@@ -1,5 +1,6 @@
 /* Planning a GPU's memory: which weights stay outside a budget, in which order, and what that costs. Needs no GPU. */
 
+#include "gpu/canvas_kernels.h"
 #include "gpu/kernels.h"
 #include "gpu/matmul.h"
 #include "model/model.h"
@@ -7,6 +8,7 @@
 #include "test.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct {
     gguf *file;
@@ -320,6 +322,32 @@ static void test_deep_splits(void) {
     CHECK(product_scratch(&with, TYPE_F16, 2048, 1536, 256) == product_scratch(&without, TYPE_F16, 2048, 1536, 256));
 }
 
+/* DiffusionGemma's head, for one canvas and for four: the table's rows are divided alike, so that each adds in the same order. */
+static void test_canvas_chunks(void) {
+    const uint64_t ne[3] = { 2816, 262144, 1 };
+    TEST("a canvas is computed alone as it is beside others");
+    for (size_t g = 0; g < COUNT_OF(gpu_kinds); g++) {
+        const gpu_info *info = &gpu_kinds[g];
+        weight_layout   layout;
+        error           e = { 0 };
+        gpu_kernel      alone[CANVAS_KERNELS], beside[CANVAS_KERNELS];
+        CHECK_MESSAGE(!weight_layout_make(&layout, TYPE_Q6_K, ne, info->max_binding, &e), "%s", e.why);
+        const gpu_canvas_job one = { .weights = &layout, .like = &layout, .tokens = 256, .alike = 256, .q8 = true };
+        gpu_canvas_job       four = one;
+        four.tokens = 4 * one.tokens;
+        CHECK(gpu_canvas_chunks(info, &one, 0) > 1);
+        CHECK(gpu_canvas_chunks(info, &one, 0) == gpu_canvas_chunks(info, &four, 0));
+        gpu_canvas_kernels(alone, info, &one, 0, 1);
+        gpu_canvas_kernels(beside, info, &four, 0, 1);
+        for (size_t i = 0; i < CANVAS_KERNELS; i++) {
+            CHECK(!strcmp(alone[i].file, beside[i].file));
+            CHECK(!memcmp(alone[i].numbers, beside[i].numbers, sizeof alone[i].numbers)); /* first row, rows */
+        }
+        CHECK_MESSAGE(alone[2].x == beside[2].x && alone[2].y == beside[2].y && 4 * alone[2].z == beside[2].z,
+                      "GPU %zu: %u and %u splits", g, alone[2].y, beside[2].y);
+    }
+}
+
 int main(void) {
     test_shrinking("tests/fixtures/tiny-dense.gguf", true, false);
     test_shrinking("tests/fixtures/tiny-moe.gguf", false, true);
@@ -328,6 +356,7 @@ int main(void) {
     test_numbers();
     test_budget_kv();
     test_tower_scratch();
+    test_canvas_chunks();
     test_deep_splits();
     return test_end();
 }

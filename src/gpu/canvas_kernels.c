@@ -17,7 +17,7 @@ static uint32_t canvas_rows(uint64_t tokens, uint64_t rows, bool software) {
 }
 
 static uint32_t canvas_chunk_rows(const gpu_info *info, const gpu_canvas_job *job) {
-    return canvas_rows(job->tokens, job->weights->rows, info->software);
+    return canvas_rows(job->alike, job->weights->rows, info->software);
 }
 
 uint32_t gpu_canvas_chunks(const gpu_info *info, const gpu_canvas_job *job, uint32_t tile) {
@@ -33,7 +33,7 @@ static bool canvas_by_matrices(const gpu_info *info, const gpu_canvas_job *job) 
 }
 
 /* Columns of a thread of matmul_back.wgsl. */
-static uint32_t canvas_each(const gpu_canvas_job *job) { return job->tokens > 64 ? 8 : 4; }
+static uint32_t canvas_each(const gpu_canvas_job *job) { return job->alike > 64 ? 8 : 4; }
 
 /* Workgroups that compute the expected embedding: of values and of columns, each of which is divided into splits of the chunk's rows. */
 typedef struct {
@@ -50,10 +50,10 @@ static canvas_groups canvas_groups_of(const gpu_info *info, const gpu_canvas_job
     const bool     matrices = canvas_by_matrices(info, job);
     const uint32_t values = matrices ? SOFT_MATRICES * info->matrix_columns : BACK_VALUES;
     const uint32_t columns = matrices ? SOFT_MATRICES * info->matrix_rows : 16 * canvas_each(job);
-    canvas_groups  g = { divide_up(job->weights->k, values), divide_up(job->tokens, columns), 1 };
-    g.splits = canvas_splits((uint64_t)g.values * g.columns, canvas_chunk_rows(info, job),
-                             info->software ? 2 : SOFT_SPLITS, info->software ? ROW_UNIT : SOFT_LEAST_ROWS);
-    return g;
+    const uint64_t alike = (uint64_t)divide_up(job->weights->k, values) * divide_up(job->alike, columns);
+    return (canvas_groups){ divide_up(job->weights->k, values), divide_up(job->tokens, columns),
+                            canvas_splits(alike, canvas_chunk_rows(info, job), info->software ? 2 : SOFT_SPLITS,
+                                          info->software ? ROW_UNIT : SOFT_LEAST_ROWS) };
 }
 
 /* Places in the scratch memory, in values (wgsl/canvas_chunk.wgsl). */

@@ -8,10 +8,11 @@
 typedef struct {
     const weight_layout *weights;
     const weight_layout *like; /* as in gpu_matmul_job */
-    uint32_t             tokens, alike;
-    bool                 q8; /* the quantise kernel has converted x */
-    float                cap, factor;
-    gpu_place            x, soft;
+    uint32_t             tokens;
+    uint32_t  alike; /* decides chunks, tiles and splits: a canvas adds in the same order alone and beside others */
+    bool      q8;    /* the quantise kernel has converted x */
+    float     cap, factor;
+    gpu_place x, soft;
 } gpu_canvas_job;
 
 enum { CANVAS_KERNELS = 3 };
