@@ -217,6 +217,100 @@ static void test_cancel_within_step(void) {
     gm_session_free(s);
 }
 
+/* The tokens that complete a stop string are the last of the answer, whatever the block has behind them. */
+static void test_stop_strings(void) {
+    static const char *const stop = "fox";
+    const gm_reply_options   options = { .canvas = "The red fox is here, and says so to all of you",
+                                         .stop = &stop,
+                                         .stop_count = 1,
+                                         .max_tokens = LENGTH,
+                                         .steps = 1 };
+    gm_session              *s = open_session(engine, GM_KV_DEFAULT, 0);
+    gm_reply                *reply = s ? start(s, 6, &options) : NULL;
+    const int32_t           *tokens;
+    written                  w = { 0 };
+    size_t                   whole = 0;
+    TEST("a stop string in a block");
+    if (reply) canvas_write_on(reply, &w);
+    CHECK_MESSAGE(w.status == GM_DONE && w.length == 8 && !memcmp(w.text, "The red ", 8), "'%.*s'", (int)w.length,
+                  w.text);
+    CHECK(w.stats.finish == GM_FINISH_STOP && w.stats.reply_tokens == held_answer(s, &tokens));
+    CHECK(!gm_tokenize(engine, "The red fox", 11, false, NULL, 0, &whole, why, sizeof why));
+    CHECK_MESSAGE(w.stats.reply_tokens <= whole, "%zu tokens for %zu", w.stats.reply_tokens, whole);
+    gm_reply_free(reply);
+    gm_session_free(s);
+
+    TEST("a stop string that the last token completes");
+    w = answer(6, &(gm_reply_options){ .canvas = options.canvas, .stop = &stop, .stop_count = 1, .max_tokens = whole });
+    CHECK(w.status == GM_DONE && w.stats.finish == GM_FINISH_STOP);
+}
+
+/* A block that is pinned whole needs no step. */
+static void test_pinned_blocks(void) {
+    static const char text[] = "ab[[=x]]";
+    char              canvas[2 * LENGTH + 40] = "";
+    TEST("blocks that are pinned are not denoised");
+    for (size_t i = 0; i < 2 * LENGTH; i++) canvas[i] = "\n "[i % 2]; /* tokens of one letter */
+    strcpy(canvas + 2 * LENGTH, text);
+    const gm_reply_options options = { .canvas = canvas, .max_tokens = 2 * LENGTH + 4, .steps = 2 };
+    const written          w = answer(7, &options);
+    CHECK_MESSAGE(w.status == GM_DONE && w.stats.blocks == 3, "%zu blocks", w.stats.blocks);
+    CHECK_MESSAGE(w.stats.steps <= 2, "%zu steps", w.stats.steps);
+    CHECK(w.length >= 2 * LENGTH && !memcmp(w.text, canvas, 2 * LENGTH));
+}
+
+/* An answer that goes on after its first block, or in the middle of its second, is what it would have been. */
+static void test_resumed(void) {
+    static const char *const canvases[] = { NULL, "ab[[50]]cd[[3]]e" };
+    for (size_t pinned = 0; pinned < COUNT_OF(canvases); pinned++) {
+        for (size_t blocks = 1; blocks < 3; blocks++) {
+            gm_sampling      sampling;
+            gm_reply_options options = { .sampling = &sampling, .canvas = canvases[pinned], .max_tokens = 3 * LENGTH };
+            const int32_t   *tokens;
+            written          whole = { 0 }, rest = { 0 };
+            TEST("an answer %s goes on after %s", pinned ? "with pins" : "without pins",
+                 blocks == 1 ? "a block" : "half a block");
+            gm_sampling_default(engine, &sampling);
+            sampling.seed = 11;
+            gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
+            gm_reply   *reply = s ? start(s, 8, &options) : NULL;
+            if (reply) canvas_write_on(reply, &whole);
+            gm_reply_free(reply);
+            const size_t held = s ? gm_session_tokens(s, &tokens) : 0;
+            options.resume_count = blocks == 1 ? 20 + LENGTH : 20 + LENGTH + LENGTH / 2;
+            CHECK_MESSAGE(held > options.resume_count, "%zu tokens", held);
+            int32_t before[20 + 2 * LENGTH];
+            if (held > options.resume_count) memcpy(before, tokens, options.resume_count * sizeof *before);
+            options.resume = before;
+            gm_session_free(s);
+            rest = answer(8, &options);
+            CHECK(whole.status == rest.status && whole.length == rest.length &&
+                  !memcmp(whole.text, rest.text, rest.length));
+            CHECK(whole.stats.reply_tokens == rest.stats.reply_tokens && whole.stats.finish == rest.stats.finish);
+            CHECK(whole.stats.steps > rest.stats.steps);
+        }
+    }
+}
+
+static void test_no_room(void) {
+    static const struct {
+        size_t      context;
+        const char *canvas, *complaint;
+    } rows[] = { { 20 + LENGTH - 1, NULL, "no room for a canvas of 32" },
+                 { 20 + 2 * LENGTH, "a[[70]]", "has 71 tokens and takes 96 in whole blocks" } };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        TEST("a context of %zu tokens", rows[i].context);
+        gm_session *s = open_session(engine, GM_KV_DEFAULT, rows[i].context);
+        gm_reply   *reply = s ? start(s, 5, &(gm_reply_options){ .canvas = rows[i].canvas }) : NULL;
+        written     w = { 0 };
+        if (reply) canvas_write_on(reply, &w);
+        CHECK_MESSAGE(w.status == GM_CONTEXT_FULL && !w.stats.blocks && strstr(why, rows[i].complaint), "%s", why);
+        CHECK(w.stats.finish != GM_FINISH_LENGTH); /* it is no answer that was cut short */
+        gm_reply_free(reply);
+        gm_session_free(s);
+    }
+}
+
 static void test_full_context(void) {
     TEST("a context without room for another block");
     gm_session *s = open_session(engine, GM_KV_DEFAULT, 20 + LENGTH + LENGTH / 2);
@@ -307,6 +401,12 @@ static void test_canvas_refusals(void) {
     gm_sampling_default(engine, &sampling);
     TEST("what a diffusion model does not do");
     CHECK(gm_reply_start_tokens(s, &token, 1, &logprobs, &reply, why, sizeof why) == GM_UNSUPPORTED);
+    const uint32_t mask[64] = { 1 };
+    sampling.mask = mask;
+    const gm_reply_options masked = { .sampling = &sampling };
+    CHECK(gm_reply_start_tokens(s, &token, 1, &masked, &reply, why, sizeof why) == GM_UNSUPPORTED &&
+          strstr(why, "mask"));
+    sampling.mask = NULL;
     CHECK(gm_session_sample(s, &sampling, &chosen, NULL, 0, why, sizeof why) == GM_UNSUPPORTED);
     gm_session_free(s);
 }
@@ -536,6 +636,10 @@ int main(int argc, char **argv) {
     test_cancel_within_step();
     if (!gpu) {
         test_bad_canvases();
+        test_stop_strings();
+        test_pinned_blocks();
+        test_resumed();
+        test_no_room();
         test_full_context();
         test_canvas_refusals();
         test_canvas_chat();

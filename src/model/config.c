@@ -3,14 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum {
-    MOST_LAYERS = 1024,
-    MOST_HEADS = 1024,
-    MOST_HEAD_SIZE = 1024,
-    MOST_WIDTH = 1 << 20,
-    MOST_CANVAS = 1024,
-    MOST_STEPS = 1024
-};
+enum { MOST_LAYERS = 1024, MOST_HEADS = 1024, MOST_HEAD_SIZE = 1024, MOST_WIDTH = 1 << 20, MOST_CANVAS = 1024 };
 
 /* Reads the keys of the model's architecture. After a failure it reads nothing more; model_config_read asks at the end. */
 typedef struct {
@@ -87,11 +80,11 @@ static float canvas_f32(config_reader *r, const char *key, float otherwise, floa
 
 static void config_read_canvas(config_reader *r, canvas_config *c) {
     *c = (canvas_config){ .length = canvas_u32(r, "diffusion.canvas_length", 256, 1, MOST_CANVAS),
-                          .steps = canvas_u32(r, "diffusion.eb_max_steps", 48, 1, MOST_STEPS),
+                          .steps = canvas_u32(r, "diffusion.eb_max_steps", 48, 1, CANVAS_MOST_STEPS),
                           .coolest = canvas_f32(r, "diffusion.eb_t_min", 0.4f, 0.001f),
                           .warmest = canvas_f32(r, "diffusion.eb_t_max", 0.8f, 0.001f),
                           .entropy_bound = canvas_f32(r, "diffusion.eb_entropy_bound", 0.1f, 0),
-                          .stability = canvas_u32(r, "diffusion.eb_stability_threshold", 1, 0, MOST_STEPS),
+                          .stability = canvas_u32(r, "diffusion.eb_stability_threshold", 1, 0, CANVAS_MOST_STEPS),
                           .confidence = canvas_f32(r, "diffusion.eb_confidence_threshold", 0.005f, 0) };
 }
 

@@ -5,6 +5,9 @@
 
 #include "gguf/gguf.h"
 
+/* That a file or a caller may ask for. The number of a step, and of the end of the last, has 10 bits of a draw (graph.h). */
+enum { CANVAS_MOST_STEPS = 1023 };
+
 typedef struct {
     bool     sliding;               /* sees `window` positions; otherwise all */
     bool     owns_kv;               /* otherwise it reads the cache of layer `donor` */

@@ -53,11 +53,12 @@ void canvas_begin(canvas_numbers *c, uint64_t seed, uint32_t block, const canvas
     c->block = block;
     c->step = 0;
     c->mean = 0;
-    c->done = false;
+    c->done = true; /* unless a position is open */
     canvas_settings(c, 0, c->settings);
     for (size_t i = 0; i < c->config.length; i++) {
         const bool given = i < count && start[i].id != CANVAS_HOLE;
         c->pinned[i] = c->accepted[i] = given && start[i].pinned;
+        c->done = c->done && c->pinned[i];
         c->entropies[i] = 0;
         c->likeliest[i] = given ? start[i].id : canvas_random_id(&c->rule, c->settings + i * CANVAS_SETTINGS);
         c->states[i] = (canvas_state){ .id = c->likeliest[i], .pinned = c->pinned[i], .likeliest = CANVAS_NONE };

@@ -407,6 +407,7 @@ gm_status session_canvas_begin(session_canvas *c, uint64_t seed, uint32_t block,
     session_canvas_leave(c);
     TRY(canvas_reserve(c, e));
     canvas_begin(&c->numbers, seed, block, start, count);
+    if (c->numbers.done) return GM_OK; /* all of it is pinned */
     TRY(canvas_write(c, true, e));
     c->active = true;
     return GM_OK;

@@ -70,8 +70,12 @@ static gm_status reply_new(gm_session *session, const gm_reply_options *options,
 static void take_up(gm_reply *r, const gm_reply_options *o) {
     const size_t n = r->prompt.count;
     if (!o || o->resume_count <= n || !n || memcmp(o->resume, r->prompt.ids, n * sizeof *o->resume)) return;
-    for (size_t i = n; i < o->resume_count; i++) token_list_add(&r->prompt, o->resume[i]);
     r->resumed = o->resume_count - n;
+    if (r->session->engine->denoiser) { /* a block that was taken in part is denoised again */
+        r->canvas.block = (uint32_t)(r->resumed / r->session->engine->weights.config.canvas.length);
+        r->resumed = r->canvas.block * r->session->engine->weights.config.canvas.length;
+    }
+    for (size_t i = 0; i < r->resumed; i++) token_list_add(&r->prompt, o->resume[n + i]);
 }
 
 /* Stops computing for this reply. What is in the cache stays usable. A cancel that came too late for the reply must not hit the
@@ -182,12 +186,21 @@ static int stop_at(const gm_reply *r, str stop, size_t at) {
     return n == stop.length ? 1 : -1;
 }
 
+/* The answer ends here by a stop string, even if the token that completes it is also the last that was allowed. */
+static void reply_found_stop(gm_reply *r) {
+    r->stopped = true;
+    if (r->phase >= REPLY_ENDING && r->stats.finish == GM_FINISH_LENGTH) {
+        r->stats.finish = GM_FINISH_STOP;
+        r->problem = (error){ 0 };
+    }
+}
+
 /* How much of the content can be given out: up to a stop string, or up to an end that may begin one. */
 static size_t safe_length(gm_reply *r, bool over) {
     for (size_t at = 0; at < r->content.length; at++) {
         for (size_t i = 0; i < r->stop_count; i++) {
             const int found = stop_at(r, r->stops[i], at);
-            if (found == 1) r->stopped = true;
+            if (found == 1) reply_found_stop(r);
             if (found == 1 || (found == -1 && !over)) return at;
         }
     }
@@ -246,9 +259,15 @@ gm_status reply_feed(gm_reply *r, str text, error *e) {
     return GM_OK;
 }
 
+gm_status reply_letters(gm_reply *r, int32_t token, str *out, error *e) {
+    const tokenizer *words = r->session->engine->words;
+    *out = (str){ 0 };
+    return tokenizer_is_stop(words, token) ? GM_OK : detokenizer_add(&r->letters, words, token, out, e);
+}
+
 static gm_status reply_feed_token(gm_reply *r, int32_t token, error *e) {
     str text;
-    TRY(detokenizer_add(&r->letters, r->session->engine->words, token, &text, e));
+    TRY(reply_letters(r, token, &text, e));
     return reply_feed(r, text, e);
 }
 
@@ -340,6 +359,7 @@ static gm_status prompt_begin(gm_reply *r, error *e) {
     r->stats.prompt_tokens = r->prompt.count - r->resumed;
     r->stats.cached_tokens = min_size(min_size(session_common(s, &p), s->computed), r->stats.prompt_tokens);
     r->stats.media = r->media.count;
+    TRY(reply_canvas_check(r, e));
     return r->media.count ? session_check_prompt(s, &p, e) : GM_OK; /* before a tower works for nothing */
 }
 

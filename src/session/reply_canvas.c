@@ -14,8 +14,10 @@ gm_status reply_canvas_options(gm_reply *r, const gm_reply_options *o, error *e)
         return fail(e, GM_UNSUPPORTED, "this model has no canvas: it writes one token after another");
     }
     if (r->want_logprobs)
-        return fail(e, GM_UNSUPPORTED, "a diffusion model has no log-probabilities: its canvas tells entropies");
+        return fail(e, GM_UNSUPPORTED,
+                    "a diffusion model has no log-probabilities: the canvas reports entropies instead");
     if (r->sampling.bias_count) return fail(e, GM_UNSUPPORTED, "a diffusion model does not support logit bias");
+    if (r->sampling.mask) return fail(e, GM_UNSUPPORTED, "a diffusion model does not support a mask of tokens");
     const uint32_t most = engine->weights.config.canvas.steps;
     r->canvas.wanted = o->want_canvas;
     r->canvas.steps = o->steps && o->steps < most ? o->steps : most;
@@ -28,7 +30,22 @@ gm_status reply_canvas_options(gm_reply *r, const gm_reply_options *o, error *e)
     return GM_OK;
 }
 
-/* The first canvas of a block, once all tokens before it are computed. */
+gm_status reply_canvas_check(const gm_reply *r, error *e) {
+    const gm_session *s = r->session;
+    const size_t      length = s->engine->weights.config.canvas.length, prompt = r->stats.prompt_tokens;
+    const size_t      wanted = max_size(r->canvas.count, 1), room = (size_t)round_up(wanted, length);
+    if (!s->engine->denoiser || (prompt <= s->kv.context && room <= s->kv.context - prompt)) return GM_OK;
+    if (room == length)
+        return fail(e, GM_CONTEXT_FULL,
+                    "the prompt has %zu tokens, and the context of %zu has no room for a canvas of %zu behind it",
+                    prompt, s->kv.context, length);
+    return fail(e, GM_CONTEXT_FULL,
+                "the given canvas has %zu tokens and takes %zu in whole blocks, but behind the prompt of %zu the "
+                "context of %zu has room for %zu",
+                wanted, room, prompt, s->kv.context, prompt < s->kv.context ? s->kv.context - prompt : 0);
+}
+
+/* The canvas of the next block, once all tokens before it are computed. */
 static gm_status reply_begin_block(gm_reply *r, double deadline, error *e) {
     gm_session     *s = r->session;
     session_canvas *c = NULL;
@@ -86,9 +103,8 @@ static gm_status reply_show_canvas(gm_reply *r, gm_piece *piece, error *e) {
 /* Holds a token of the block, and adds its text. Whether the answer goes on is in r->phase. */
 static gm_status reply_take_token(gm_reply *r, int32_t token, bool fixed, buffer *text, error *e) {
     const tokenizer *words = r->session->engine->words;
-    const bool       stop = tokenizer_is_stop(words, token);
     str              letters;
-    if (stop && !fixed) {
+    if (tokenizer_is_stop(words, token) && !fixed) {
         reply_end_with(r, token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
                                                                                    : GM_FINISH_STOP);
         return GM_OK;
@@ -97,25 +113,30 @@ static gm_status reply_take_token(gm_reply *r, int32_t token, bool fixed, buffer
         reply_end_with(r, GM_FINISH_LENGTH);
         return GM_OK;
     }
-    if (!stop) {
-        TRY(detokenizer_add(&r->letters, words, token, &letters, e));
-        buffer_str(text, letters);
-    }
+    TRY(reply_letters(r, token, &letters, e));
+    buffer_str(text, letters);
     if (++r->stats.reply_tokens >= r->max_tokens) reply_end_with(r, GM_FINISH_LENGTH);
     return GM_OK;
 }
 
-/* The block is written: its tokens up to the end of the turn. */
-static gm_status reply_end_block(gm_reply *r, error *e) {
+/* The block is written: takes its tokens, up to the end of the turn. If there are stop strings, takes only the next one, so that none
+ * behind a stop string is held. */
+static gm_status reply_take_block(gm_reply *r, error *e) {
     const canvas_numbers *n = &r->session->canvas->numbers;
     const size_t          before = (size_t)r->canvas.block * n->config.length;
+    const size_t          end = r->stop_count ? r->canvas.taken + 1 : n->config.length;
     buffer                text = { 0 };
     gm_status             status = GM_OK;
-    r->canvas.begun = false;
-    r->canvas.block++;
-    r->stats.blocks++;
-    for (size_t i = 0; i < n->config.length && r->phase == REPLY_WRITING && !status; i++)
+    if (!r->canvas.taken) r->stats.blocks++;
+    while (r->canvas.taken < end && r->phase == REPLY_WRITING && !status) {
+        const size_t i = r->canvas.taken++;
         status = reply_take_token(r, n->likeliest[i], before + i < r->canvas.fixed, &text, e);
+    }
+    if (r->canvas.taken == n->config.length) {
+        r->canvas.begun = false;
+        r->canvas.taken = 0;
+        r->canvas.block++;
+    }
     if (!status && text.failed) status = fail_memory(e, "the answer", text.length);
     if (!status) status = reply_feed(r, buffer_view(&text), e);
     buffer_free(&text);
@@ -125,7 +146,7 @@ static gm_status reply_end_block(gm_reply *r, error *e) {
 gm_status reply_canvas_write(gm_reply *r, double deadline, gm_piece *piece, bool *told, error *e) {
     session_canvas *c = r->session->canvas;
     if (!r->canvas.begun) return reply_begin_block(r, deadline, e);
-    if (c->numbers.done) return reply_end_block(r, e);
+    if (c->numbers.done) return reply_take_block(r, e);
     const gm_status status = session_canvas_step(c, deadline, e);
     if (status) return status;
     r->computed += c->seconds;

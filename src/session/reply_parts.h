@@ -38,22 +38,27 @@ struct gm_reply {
     double            prompt_end;  /* when the prompt was computed; the same call may go on to write tokens */
     struct {                       /* of a diffusion model */
         canvas_start *starts;      /* how the positions of the first blocks begin */
-        size_t        count,
-            fixed; /* fixed: one past the last of them that is pinned; no end of turn before it ends the answer */
-        bool      wanted, begun;
-        uint32_t  steps; /* the most for a block */
-        uint32_t  block;
-        gm_canvas shown;
+        size_t        count;       /* of starts */
+        size_t        fixed; /* one past the last pinned position; a stop token before it does not end the answer */
+        bool          wanted, begun;
+        uint32_t      steps; /* the most for a block */
+        uint32_t      block;
+        size_t        taken; /* tokens of the block that are in the answer */
+        gm_canvas     shown;
     } canvas;
 };
 
 /* What is written ends here. */
 void reply_end_with(gm_reply *r, gm_finish finish);
+/* What a token adds to the text: nothing, if it is a stop token in pinned text. */
+gm_status reply_letters(gm_reply *r, int32_t token, str *out, error *e);
 /* Text on its way to the pieces, which are all taken before the next. */
 gm_status reply_feed(gm_reply *r, str text, error *e);
 
 /* reply_canvas.c: answers of diffusion models. */
 gm_status reply_canvas_options(gm_reply *r, const gm_reply_options *options, error *e);
+/* Whether a canvas, and all of a given one, fits behind the prompt. */
+gm_status reply_canvas_check(const gm_reply *r, error *e);
 /* A step of the canvas, or the end of a block. `*told`: there is a piece that shows it. */
 gm_status reply_canvas_write(gm_reply *r, double deadline, gm_piece *piece, bool *told, error *e);
 
