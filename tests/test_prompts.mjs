@@ -93,8 +93,21 @@ async function stopped() {
     equals(show(lines("endless.out").map((line) => line.line)), "[1,2]", "whole lines");
 }
 
+// A line says how its canvas begins and how many steps a block may take.
+function diffusion() {
+    const model = "tests/fixtures/tiny-diffusion.gguf", wish = {prompt: "Hi", canvas: "The red [[3]] is", max_tokens: 20, seed: 1};
+    const done = run(model, file("canvas.jsonl", [{...wish, steps: 1}, wish]), "canvas.out");
+    equals(done.status, 0, `a diffusion model: ${done.stderr}`);
+    const [hasty, whole] = lines("canvas.out");
+    check(hasty.content.startsWith("The red ") && whole.content.startsWith("The red ") && hasty.content !== whole.content, `steps: ${show([hasty, whole])}`);
+    has(run(model, file("steps.jsonl", [{...wish, steps: 0}]), "steps.out").stderr, "line 1: steps must be a whole number from 1 to 1024, not 0", "no steps");
+    run(dense, file("steps.jsonl", [{prompt: "Hi", steps: 2}]), "steps.out");
+    has(lines("steps.out")[0].error, "this model has no canvas", "steps for another model");
+}
+
 await runAll(async () => {
     asAlone();
+    diffusion();
     goingOn();
     mistakes();
     await stopped();

@@ -98,7 +98,9 @@ async function canvases() {
     const text = parts.map((part) => part.choices[0]?.delta.content ?? "").join("");
     check(/^The red .* is here/s.test(text), `the pinned text, streamed: ${text}`);
     check(events((await chat(server, {...wish, stream: true})).text).every((part) => !("gemmule" in part)), "without asking there is no canvas");
-    for (const [more, param] of [[{canvas: 7}, "canvas"], [{canvas: "[[x]]"}, null], [{logprobs: true}, null]]) {
+    const hasty = events((await chat(server, {...wish, steps: 2, stream: true, stream_options: {canvas: true}})).text);
+    equals(show(hasty.flatMap((part) => part.gemmule?.canvas ?? []).map(({step, last}) => [step, last])), "[[1,false],[2,true]]", "at most two steps");
+    for (const [more, param] of [[{steps: 0}, "steps"], [{steps: 1.5}, "steps"], [{steps: 2000}, "steps"], [{canvas: 7}, "canvas"], [{canvas: "[[x]]"}, null], [{logprobs: true}, null]]) {
         const refused = await chat(server, {...wish, ...more});
         check(refused.status === 400 && refused.json.error.param === param, `${show(more)}: ${refused.text}`);
     }
@@ -224,6 +226,7 @@ async function refusals(server) {
         [{...good, stream_options: {include_usage: true}}, 400, "invalid_value", "stream_options", "stream"],
             [{...good, top_logprobs: 3}, 400, "invalid_value", "top_logprobs", "logprobs"],
         [{...good, logprobs: true, top_logprobs: 21}, 400, "invalid_value", "top_logprobs", "20"],
+            [{...good, steps: 3}, 400, "unsupported", null, "this model has no canvas"],
             [{...good, logit_bias: {x: 1}}, 400, "invalid_value", "logit_bias", "token ids"],
         [{...good, logit_bias: {"1.5": 1}}, 400, "invalid_value", "logit_bias", "token ids"],
             [{...good, logit_bias: {99999999: 1}}, 400, "invalid_value", null, "99999999"],

@@ -22,6 +22,7 @@
 #include "base/pool.h"
 #include "base/random.h"
 #include "gpu/experts_kept.h"
+#include "model/config.h"
 #include "session/session.h"
 
 #include <inttypes.h>
@@ -47,7 +48,7 @@ static const option bench_options[] = {
                 "also decode several sequences at once, such as 1,2,4,8: as many for each number"),
     TEXT_OPTION(bench_values, train, "train", 0, "LIST",
                 "also train on random tokens, such as 512,2048: steps of so many for each number"),
-    COUNT_OPTION(bench_values, steps, "steps", 0, "N", 1, 1023,
+    COUNT_OPTION(bench_values, steps, "steps", 0, "N", 1, CANVAS_MOST_STEPS,
                  "diffusion models: at most N steps for a block; default: the model's, 48"),
     COUNT_OPTION(bench_values, image, "image", 0, "N", 1, 1120,
                  "also encode pictures of N tokens, one and four at a time"),

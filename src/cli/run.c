@@ -11,6 +11,7 @@
 #include "cli/video_input.h"
 
 #include "base/clock.h"
+#include "model/config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +68,7 @@ static const option answer_options[] = {
     TEXT_OPTION(run_values, canvas, "canvas", 0, "FILE",
                 "diffusion models: how the answer begins; its text stays, [[12]] is a hole of 12 tokens to fill, and "
                 "[[=text]] is text to start from"),
-    COUNT_OPTION(run_values, steps, "steps", 0, "N", 1, 1023,
+    COUNT_OPTION(run_values, steps, "steps", 0, "N", 1, CANVAS_MOST_STEPS,
                  "diffusion models: at most N steps for a block; default: the model's"),
     FLAG_OPTION(run_values, quiet, "quiet", 0, "no progress bar, and no canvas while it settles"),
 };

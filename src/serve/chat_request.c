@@ -1,5 +1,6 @@
 #include "serve/chat_request.h"
 
+#include "model/config.h"
 #include "text/chat.h"
 
 #include <math.h>
@@ -81,6 +82,13 @@ static gm_status request_read_stream_options(reader *r, const json *value) {
 static gm_status request_read_canvas(reader *r, const json *value) {
     if (value->kind != JSON_STRING) return fail_value(r, "a text with holes, such as \"The [[3]] is\"", value);
     return request_copy_text(r, value->text, &r->out->canvas);
+}
+
+static gm_status request_read_steps(reader *r, const json *value) {
+    int64_t steps = 0;
+    TRY(request_read_whole(r, value, 1, CANVAS_MOST_STEPS, &steps));
+    r->out->steps = (uint32_t)steps;
+    return GM_OK;
 }
 
 static gm_status request_read_top_logprobs(reader *r, const json *value) {
@@ -221,6 +229,7 @@ static const struct {
     { "max_completion_tokens", request_read_most },
     { "stop", request_read_stop },
     { "canvas", request_read_canvas },
+    { "steps", request_read_steps },
     { "seed", request_read_seed },
     { "logprobs", request_read_logprobs },
     { "top_logprobs", request_read_top_logprobs },
@@ -487,6 +496,7 @@ gm_reply_options chat_request_options(const chat_request *r, gm_sampling *sampli
         .think = r->think,
         .canvas = r->canvas,
         .want_canvas = r->want_canvas,
+        .steps = r->steps,
         .max_tokens = r->max_tokens,
         .stop = r->stops,
         .stop_count = r->stop_count,

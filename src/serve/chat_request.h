@@ -21,6 +21,7 @@ typedef struct {
     bool        think, stream, include_usage;
     const char *canvas;      /* of a diffusion model: how it begins; NULL: as noise */
     bool        want_canvas; /* an event for every step */
+    uint32_t    steps;       /* the most for a block; 0: as many as the model says */
 
     wished_number  temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
     wished_number  penalty_window;

@@ -101,6 +101,8 @@ export interface ChatCompletionParams {
     // extensions
     /** Diffusion models: how the canvas begins, see {@link ReplyOptions.canvas}. */
     canvas?: string | null;
+    /** Diffusion models: the most steps for a block, see {@link ReplyOptions.steps}. */
+    steps?: number | null;
     top_k?: number | null;
     min_p?: number | null;
     typical_p?: number | null;
@@ -183,7 +185,7 @@ export interface ChatStream extends AsyncIterable<ChatCompletionChunk> {
 const IGNORED = ['user', 'metadata', 'safety_identifier', 'prompt_cache_key', 'service_tier', 'model', 'store'];
 const KNOWN = [
     'adapters', 'messages', 'stream', 'stream_options', 'max_tokens', 'max_completion_tokens', 'stop', 'seed', 'logit_bias', 'logprobs', 'top_logprobs',
-    'tools', 'tool_choice', 'response_format', 'reasoning_effort', 'n', 'parallel_tool_calls', 'modalities', 'think', 'canvas',
+    'tools', 'tool_choice', 'response_format', 'reasoning_effort', 'n', 'parallel_tool_calls', 'modalities', 'think', 'canvas', 'steps',
 ];
 /* The lowest and highest value of each. */
 const NUMBERS: Record<string, [number, number]> = {
@@ -268,6 +270,7 @@ export function readParams(params: ChatCompletionParams): ReplyOptions {
     if (tools?.length && params.tool_choice !== 'none') options.tools = tools.map(readTool);
     if (params.canvas != null && typeof params.canvas !== 'string') throw bad('canvas must be a text with holes, such as "The [[3]] is"');
     if (params.canvas != null) options.canvas = params.canvas;
+    if (params.steps != null) options.steps = whole('steps', params.steps, 1, 1024);
     if (params.stream_options?.canvas) options.wantCanvas = true;
     if (params.think != null || effort != null) options.think = params.think ?? (effort !== 'none' && effort !== 'minimal');
     return options;
