@@ -100,7 +100,7 @@ function diffusion() {
     equals(done.status, 0, `a diffusion model: ${done.stderr}`);
     const [hasty, whole] = lines("canvas.out");
     check(hasty.content.startsWith("The red ") && whole.content.startsWith("The red ") && hasty.content !== whole.content, `steps: ${show([hasty, whole])}`);
-    has(run(model, file("steps.jsonl", [{...wish, steps: 0}]), "steps.out").stderr, "line 1: steps must be a whole number from 1 to 1024, not 0", "no steps");
+    has(run(model, file("steps.jsonl", [{...wish, steps: 0}]), "steps.out").stderr, "line 1: steps must be a whole number from 1 to 1023, not 0", "no steps");
     run(dense, file("steps.jsonl", [{prompt: "Hi", steps: 2}]), "steps.out");
     has(lines("steps.out")[0].error, "this model has no canvas", "steps for another model");
 }

@@ -429,7 +429,7 @@ test('chat completions of a diffusion model: a canvas to begin with, and a chunk
     const steps: number[] = [];
     for await (const { gemmule } of hasty) if (gemmule) steps.push(gemmule.canvas.step);
     assert.deepEqual(steps, [1, 2]);
-    await assert.rejects(diffusion.chat.completions.create({ ...params, steps: 0 }), fails('BadArgument', /steps must be a whole number from 1 to 1024, found 0/));
+    await assert.rejects(diffusion.chat.completions.create({ ...params, steps: 0 }), fails('BadArgument', /steps must be a whole number from 1 to 1023, found 0/));
     await assert.rejects(engine.chat.completions.create(params), fails('NotSupported', /has no canvas/));
     await assert.rejects(engine.chat.completions.create({ messages: HELLO, steps: 2 }), fails('NotSupported', /has no canvas/));
 });

@@ -270,7 +270,7 @@ export function readParams(params: ChatCompletionParams): ReplyOptions {
     if (tools?.length && params.tool_choice !== 'none') options.tools = tools.map(readTool);
     if (params.canvas != null && typeof params.canvas !== 'string') throw bad('canvas must be a text with holes, such as "The [[3]] is"');
     if (params.canvas != null) options.canvas = params.canvas;
-    if (params.steps != null) options.steps = whole('steps', params.steps, 1, 1024);
+    if (params.steps != null) options.steps = whole('steps', params.steps, 1, 1023);
     if (params.stream_options?.canvas) options.wantCanvas = true;
     if (params.think != null || effort != null) options.think = params.think ?? (effort !== 'none' && effort !== 'minimal');
     return options;
