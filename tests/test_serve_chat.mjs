@@ -90,6 +90,8 @@ async function canvases() {
     const wish = {messages: say("Hello"), canvas: "The red [[3]] is here, and says so to all of you now", max_tokens: 20, seed: 1};
     const whole = (await chat(server, wish)).json;
     check(/^The red .* is here/s.test(whole.choices[0].message.content), `a canvas with a hole: ${show(whole)}`);
+    equals((await ask(server, "/metrics")).text.match(/^gemmule_time_between_tokens_seconds_(sum|count) .*$/gm).join(" "),
+        "gemmule_time_between_tokens_seconds_sum 0 gemmule_time_between_tokens_seconds_count 19", "no time passes between the tokens of the first block");
     const parts = events((await chat(server, {...wish, stream: true, stream_options: {canvas: true}})).text);
     const shown = parts.flatMap((part) => part.gemmule?.canvas ?? []);
     check(shown.length > 1 && shown.at(-1).last && shown.every((canvas, i) => canvas.step === i + 1 && canvas.tokens.length === 32),

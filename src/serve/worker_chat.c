@@ -123,16 +123,18 @@ static gm_status chat_step_sound(worker *w, job *j, error *e) {
 
 /* ---- steps ---- */
 
-/* Tells the metrics of tokens that were written. */
+/* Tells the metrics of tokens that were written. Those of a block come at once and share the time since the block before; those that come
+ * with the first token have waited for nothing else. */
 static void chat_note_tokens(worker *w, job *j, size_t tokens) {
     const double now = clock_seconds();
     const size_t fresh = tokens - j->work.tokens;
+    if (!fresh) return;
+    const double gap = j->work.writes ? (now - j->work.last) / (double)fresh : 0;
     for (size_t i = 0; i < fresh; i++) {
         const bool first = !j->work.writes;
-        metrics_token(w->options.numbers, first, first ? now - j->asked : (now - j->work.last) / (double)fresh);
+        metrics_token(w->options.numbers, first, first ? now - j->asked : gap);
         j->work.writes = true;
     }
-    if (!fresh) return;
     j->work.tokens = tokens;
     j->work.last = now;
 }
