@@ -33,6 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const gm_status status = canvas_text_read(canvas_words, text, CANVAS_MOST, &starts, &count, &e);
     REQUIRE(status == GM_OK || (status == GM_BAD_ARGUMENT && e.why[0] && !starts && !count));
     REQUIRE(count <= CANVAS_MOST);
+    REQUIRE(status || !canvas_text_check(text, &e));
     for (size_t i = 0; i + 1 < size; i++) plain = plain && !(data[i] == '[' && data[i + 1] == '[');
     for (size_t i = 0; i < count; i++) {
         REQUIRE(starts[i].id == CANVAS_HOLE || (size_t)starts[i].id < tokenizer_size(canvas_words));

@@ -126,36 +126,6 @@ static void test_pins(void) {
     gm_session_free(s);
 }
 
-static void test_bad_canvases(void) {
-    static const struct {
-        const char *text, *complaint;
-    } rows[] = {
-        { "a [[12", "has no ]]" },     { "a [[x]]", "neither a hole" },      { "a [[]]", "neither a hole" },
-        { "[[0]]", "neither a hole" }, { "[[99999999]]", "neither a hole" }, { "[[90]][[90]]", "more than 100" },
-    };
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        canvas_start *starts = NULL;
-        size_t        count = 0;
-        error         e = { 0 };
-        TEST("the canvas %s", rows[i].text);
-        CHECK(canvas_text_read(engine->words, str_of(rows[i].text), 100, &starts, &count, &e) == GM_BAD_ARGUMENT);
-        CHECK_MESSAGE(strstr(e.why, rows[i].complaint), "%s", e.why);
-        CHECK(!starts);
-    }
-    canvas_start *starts = NULL;
-    size_t        count = 0;
-    error         e = { 0 };
-    TEST("two brackets as text");
-    CHECK(!canvas_text_read(engine->words, str_of("[[[[]]"), 100, &starts, &count, &e) && count);
-    CHECK(count && starts[0].pinned && starts[0].id != CANVAS_HOLE);
-    free(starts);
-    TEST("a bracket before a hole");
-    CHECK_MESSAGE(!canvas_text_read(engine->words, str_of("[[[[]][[[2]]]"), 100, &starts, &count, &e), "%s", e.why);
-    CHECK(count >= 4 && starts[count - 4].pinned && starts[count - 3].id == CANVAS_HOLE);
-    CHECK(count >= 4 && starts[count - 2].id == CANVAS_HOLE && starts[count - 1].pinned);
-    free(starts);
-}
-
 static void test_stop_and_cancel(void) {
     TEST("stop and cancel between steps, and go on");
     gm_session            *s = open_session(engine, GM_KV_DEFAULT, 0);
@@ -635,7 +605,6 @@ int main(int argc, char **argv) {
     test_stop_and_cancel();
     test_cancel_within_step();
     if (!gpu) {
-        test_bad_canvases();
         test_stop_strings();
         test_pinned_blocks();
         test_resumed();

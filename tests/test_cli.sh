@@ -790,7 +790,7 @@ run "a canvas for another model" 2 run "$dense" Hi --canvas "$scratch/canvas.txt
 says "this model has no canvas"
 printf 'a [[x]]' >"$scratch/canvas.txt"
 run "a hole that is none" 2 run $fixtures/tiny-diffusion.gguf Hi --canvas "$scratch/canvas.txt"
-says "neither a hole of 1 to"
+says "neither a hole of 1 or more"
 run "check above the tolerance" 1 check $dense $fixtures/tiny-dense.expect.gguf --precise --tolerance 1e-9
 has "logits.0 "
 run "check as JSON" 0 check $dense $fixtures/tiny-dense.expect.gguf --precise --json

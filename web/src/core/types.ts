@@ -241,7 +241,8 @@ export interface ReplyOptions {
      * the answer; its pieces come again. */
     resume?: Int32Array;
     /** Diffusion models: how the canvas of the answer begins. Text stays as it is, `[[12]]` is a hole of 12 tokens, `[[=text]]` is text to start
-     * from, which the model may change, and `[[[[]]` stands for `[[`. Behind all this the model writes on. */
+     * from, which the model may change, and `[[[[]]` stands for `[[`. In text to start from, `\]` stands for `]` and `\\` for `\`. Behind all
+     * this the model writes on. */
     canvas?: string;
     /** Diffusion models: a piece of kind `canvas` for every step. */
     wantCanvas?: boolean;
