@@ -495,8 +495,8 @@ typedef struct {
     /* Diffusion models: how the canvas of the answer begins, as text with holes; NULL: as noise. Text stays as it is, [[12]] is a hole of 12
      * tokens, [[=text]] is text to start from, which the model may change, and [[[[]] stands for [[. In text to start from, \] stands for
      * ] and \\ for \. Behind all this the model writes on. Blocks are denoised one after another: a hole sees the pinned text of its
-     * own block, but not that of later ones. Other models refuse it. (Of the sampling, a diffusion model uses temperature and seed. top_k, top_p, min_p, typical_p and the
-     * penalties have no effect; a bias, a mask and log-probabilities are refused.) */
+     * own block, but not that of later ones. Other models refuse it. (Of the sampling, a diffusion model uses temperature and seed. top_k,
+     * top_p, min_p, typical_p and the penalties have no effect; a bias, a mask and log-probabilities are refused.) */
     const char *canvas;
     bool        want_canvas; /* a piece for every step */
     uint32_t    steps;       /* the most for a block; 0: as many as the model's file says */

@@ -101,6 +101,7 @@ function diffusion() {
     const [hasty, whole] = lines("canvas.out");
     check(hasty.content.startsWith("The red ") && whole.content.startsWith("The red ") && hasty.content !== whole.content, `steps: ${show([hasty, whole])}`);
     has(run(model, file("steps.jsonl", [{...wish, steps: 0}]), "steps.out").stderr, "line 1: steps must be a whole number from 1 to 1023, not 0", "no steps");
+    has(run(model, file("steps.jsonl", [wish, {...wish, canvas: "a [[3"}]), "steps.out").stderr, "line 2: [[ at byte 2 of the canvas", "no end of a hole");
     run(dense, file("steps.jsonl", [{prompt: "Hi", steps: 2}]), "steps.out");
     has(lines("steps.out")[0].error, "this model has no canvas", "steps for another model");
 }

@@ -102,7 +102,7 @@ async function canvases() {
     check(events((await chat(server, {...wish, stream: true})).text).every((part) => !("gemmule" in part)), "without asking there is no canvas");
     const hasty = events((await chat(server, {...wish, steps: 2, stream: true, stream_options: {canvas: true}})).text);
     equals(show(hasty.flatMap((part) => part.gemmule?.canvas ?? []).map(({step, last}) => [step, last])), "[[1,false],[2,true]]", "at most two steps");
-    for (const [more, param] of [[{steps: 0}, "steps"], [{steps: 1.5}, "steps"], [{steps: 2000}, "steps"], [{canvas: 7}, "canvas"], [{canvas: "[[x]]"}, null], [{logprobs: true}, null]]) {
+    for (const [more, param] of [[{steps: 0}, "steps"], [{steps: 1.5}, "steps"], [{steps: 2000}, "steps"], [{canvas: 7}, "canvas"], [{canvas: "[[x]]"}, "canvas"], [{logprobs: true}, null]]) {
         const refused = await chat(server, {...wish, ...more});
         check(refused.status === 400 && refused.json.error.param === param, `${show(more)}: ${refused.text}`);
     }

@@ -1,6 +1,7 @@
 #include "serve/chat_request.h"
 
 #include "model/config.h"
+#include "text/canvas_text.h"
 #include "text/chat.h"
 
 #include <math.h>
@@ -81,6 +82,7 @@ static gm_status request_read_stream_options(reader *r, const json *value) {
 
 static gm_status request_read_canvas(reader *r, const json *value) {
     if (value->kind != JSON_STRING) return fail_value(r, "a text with holes, such as \"The [[3]] is\"", value);
+    TRY(canvas_text_check(value->text, r->e));
     return request_copy_text(r, value->text, &r->out->canvas);
 }
 
