@@ -16,8 +16,8 @@ static gm_engine *engine;
 
 typedef struct {
     char           text[4096];
-    size_t         length, canvases;
-    int32_t        last[LENGTH]; /* of the last canvas that was shown */
+    size_t         length, canvases, pieces; /* pieces: of content */
+    int32_t        last[LENGTH];             /* of the last canvas that was shown */
     gm_reply_stats stats;
     gm_status      status;
 } written;
@@ -30,6 +30,7 @@ static void canvas_write_on(gm_reply *reply, written *w) {
         if (piece.kind == GM_PIECE_CONTENT && w->length + piece.length < sizeof w->text) {
             memcpy(w->text + w->length, piece.text, piece.length);
             w->length += piece.length;
+            w->pieces++;
         }
         if (piece.kind != GM_PIECE_CANVAS) continue;
         w->canvases++;
@@ -213,6 +214,61 @@ static void test_stop_strings(void) {
     TEST("a stop string that the last token completes");
     w = answer(6, &(gm_reply_options){ .canvas = options.canvas, .stop = &stop, .stop_count = 1, .max_tokens = whole });
     CHECK(w.status == GM_DONE && w.stats.finish == GM_FINISH_STOP);
+}
+
+/* Answers that are written together take turns: a block that came token by token would wait for a step of the others with each. */
+static void test_block_pieces(void) {
+    static const char *const stop = "no such text";
+    gm_sampling              sampling;
+    TEST("a block comes in one piece, with and without stop strings");
+    gm_sampling_default(engine, &sampling);
+    for (size_t stops = 0; stops < 2; stops++) {
+        const written w = answer(
+            1,
+            &(gm_reply_options){ .sampling = &sampling, .stop = &stop, .stop_count = stops, .max_tokens = 2 * LENGTH });
+        CHECK_MESSAGE(w.status == GM_DONE && w.stats.blocks == 2 && w.pieces == 2, "%zu pieces of %zu blocks", w.pieces,
+                      w.stats.blocks);
+    }
+}
+
+/* Content, a thought and content in one block: a piece of each, in order. The tokens of a thought count, those behind a stop string do not. */
+static void test_block_thoughts(void) {
+    static const char *const stops[] = { "no such text", "x" };
+    static const char *const expected[] = { "(ab)[hm](cdxe)", "(ab)[hm](cd)" };
+    for (size_t row = 0; row < COUNT_OF(stops); row++) {
+        const gm_reply_options options = { .think = true,
+                                           .canvas = "ab[[1]]thought\nhm[[1]]cdxe[[1]]",
+                                           .stop = &stops[row],
+                                           .stop_count = 1,
+                                           .steps = 1 };
+        const special_token    specials[] = { SPECIAL_CHANNEL, SPECIAL_CHANNEL_END, SPECIAL_TURN_END };
+        gm_session            *s = open_session(engine, GM_KV_DEFAULT, 0);
+        gm_reply              *reply = NULL;
+        gm_piece               piece;
+        gm_reply_stats         stats;
+        gm_status              status;
+        char                   got[64] = "";
+        size_t                 hole = 0;
+        TEST("a thought in a block; stop string '%s'", stops[row]);
+        CHECK(
+            !gm_reply_start(s, &(gm_message){ .role = "user", .content = "Hi" }, 1, &options, &reply, why, sizeof why));
+        for (size_t i = 0; i < reply->canvas.count; i++) {
+            canvas_start *at = &reply->canvas.starts[i];
+            if (at->id == CANVAS_HOLE) *at = (canvas_start){ tokenizer_special(engine->words, specials[hole++]), true };
+        }
+        while ((status = gm_reply_next(reply, &piece, why, sizeof why)) == GM_OK || status == GM_AGAIN) {
+            const char *brackets = piece.kind == GM_PIECE_THINKING ? "[]" : "()";
+            if (status == GM_AGAIN || piece.kind == GM_PIECE_PROGRESS) continue;
+            snprintf(got + strlen(got), sizeof got - strlen(got), "%c%.*s%c", brackets[0], (int)piece.length,
+                     piece.text, brackets[1]);
+        }
+        gm_reply_get_stats(reply, &stats);
+        CHECK_MESSAGE(status == GM_DONE && !strcmp(got, expected[row]), "%s %s", gm_status_name(status), got);
+        CHECK_MESSAGE(stats.finish == GM_FINISH_STOP && stats.reply_tokens <= reply->canvas.count - 1 - row,
+                      "%zu tokens", stats.reply_tokens);
+        gm_reply_free(reply);
+        gm_session_free(s);
+    }
 }
 
 /* A block that is pinned whole needs no step. */
@@ -606,6 +662,8 @@ int main(int argc, char **argv) {
     test_cancel_within_step();
     if (!gpu) {
         test_stop_strings();
+        test_block_pieces();
+        test_block_thoughts();
         test_pinned_blocks();
         test_resumed();
         test_no_room();

@@ -223,7 +223,9 @@ blank prompt|2|the prompt is empty|run $dense $' \n\t '
 empty standard input|2|the prompt is empty|run $dense
 missing prompt file|2|nothere.txt|run $dense -f nothere.txt
 a folder as prompt|2|tests|run $dense -f tests
-a NUL byte in the prompt|2|NUL byte at offset 1|run $dense -f $scratch/nul.txt
+a NUL byte in the prompt|2|NUL byte at offset 1 of|run $dense -f $scratch/nul.txt
+a NUL byte in a canvas|2|NUL byte at offset 1 of|run $fixtures/tiny-diffusion.gguf hi --canvas $scratch/nul.txt
+a NUL byte in the tools|2|NUL byte at offset 1 of|run $dense hi --tools $scratch/nul.txt
 missing tools|2|nothere.json|run $dense hi --tools nothere.json
 broken tools|2|line 1|run $dense hi --tools $scratch/broken.json
 tools that are none|2|tools[0].function.name must be a name, found a number|run $dense hi --tools $scratch/nameless.json

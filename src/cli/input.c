@@ -28,6 +28,17 @@ gm_status input_read(const char *path, buffer *out, error *e) {
     return status;
 }
 
+gm_status input_text(const char *path, buffer *out, error *e) {
+    const size_t before = out->length;
+    TRY(input_read(path, out, e));
+    buffer_text(out, ""); /* adds the final NUL even if the text is empty */
+    if (out->failed) return fail_memory(e, path, out->length);
+    const char *begin = out->data + before, *nul = memchr(begin, 0, out->length - before);
+    if (!nul) return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT, "there is a NUL byte at offset %zu of %s; is this a text file?",
+                (size_t)(nul - begin), strcmp(path, "-") ? path : "standard input");
+}
+
 gm_status input_prompt(const char *argument, const char *file, buffer *out, error *e) {
     gm_status status = GM_OK;
     if (!argument && !file) {
@@ -36,16 +47,10 @@ gm_status input_prompt(const char *argument, const char *file, buffer *out, erro
         }
         argument = "-";
     }
-    if (argument && !strcmp(argument, "-")) status = input_read("-", out, e);
+    if (argument && !strcmp(argument, "-")) status = input_text("-", out, e);
     else if (argument) buffer_text(out, argument);
     if (argument && file) buffer_text(out, "\n\n");
-    if (status == GM_OK && file) status = input_read(file, out, e);
-    if (status != GM_OK) return status;
-    buffer_text(out, ""); /* adds the final NUL even if the text is empty */
-    if (out->failed) return fail_memory(e, "the prompt", out->length);
-    const char *nul = out->length ? memchr(out->data, 0, out->length) : NULL;
-    if (nul)
-        return fail(e, GM_BAD_ARGUMENT, "there is a NUL byte at offset %zu; is this a text file?",
-                    (size_t)(nul - out->data));
-    return GM_OK;
+    if (status == GM_OK && file) status = input_text(file, out, e);
+    if (status == GM_OK && out->failed) status = fail_memory(e, "the prompt", out->length);
+    return status;
 }

@@ -327,8 +327,8 @@ static int run_run(void *values, const arguments *args) {
     if (status == GM_OK && !v->raw && !r.prompt.data[strspn(r.prompt.data, " \t\r\n")]) {
         status = fail(&e, GM_BAD_ARGUMENT, "the prompt is empty");
     }
-    if (status == GM_OK && v->tools) status = input_read(v->tools, &r.tools, &e);
-    if (status == GM_OK && v->canvas) status = input_read(v->canvas, &r.canvas, &e);
+    if (status == GM_OK && v->tools) status = input_text(v->tools, &r.tools, &e);
+    if (status == GM_OK && v->canvas) status = input_text(v->canvas, &r.canvas, &e);
     if (status == GM_OK) status = run_read_media(&r, v, &e);
     if (status == GM_OK) status = answer_prompt(&r, v, &e);
 

@@ -217,9 +217,13 @@ static bool give(gm_reply *r, gm_piece *piece, gm_piece_kind kind) {
     return true;
 }
 
-static bool give_content(gm_reply *r, gm_piece *piece, bool over) {
+/* Whether tokens of a block are left that need no more computing. Its text comes as one piece: answers that are written together take
+ * turns, and would wait for each other's steps with every piece. */
+static bool reply_gathers(const gm_reply *r) { return r->phase == REPLY_WRITING && r->canvas.taken; }
+
+static bool give_content(gm_reply *r, gm_piece *piece, bool over, bool more) {
     const size_t safe = safe_length(r, over);
-    if (!safe) return false;
+    if (!safe || (more && !r->stopped)) return false;
     buffer_clear(&r->piece);
     buffer_append(&r->piece, r->content.data, safe);
     buffer_consume(&r->content, safe);
@@ -229,12 +233,18 @@ static bool give_content(gm_reply *r, gm_piece *piece, bool over) {
 /* The next piece that is ready, if any. */
 static bool take_piece(gm_reply *r, gm_piece *piece) {
     output_event event;
-    const bool   over = r->phase == REPLY_OVER;
+    const bool   over = r->phase == REPLY_OVER, more = reply_gathers(r);
     while (!r->stopped && r->parser && output_parser_next(r->parser, &event)) {
         if (event.kind == OUTPUT_CONTENT) {
             buffer_str(&r->content, event.text);
-            if (give_content(r, piece, false)) return true;
+            if (give_content(r, piece, false, more)) return true;
             continue;
+        }
+        /* A thought that may go on with the next token waits in the parser, and content that was gathered comes before it. */
+        const bool waits = more && event.kind == OUTPUT_THINKING && event.last;
+        if (waits || give_content(r, piece, false, false)) {
+            output_parser_put_back(r->parser);
+            return !waits;
         }
         buffer_clear(&r->piece);
         if (event.kind == OUTPUT_THINKING) {
@@ -250,24 +260,21 @@ static bool take_piece(gm_reply *r, gm_piece *piece) {
         return give(r, piece, GM_PIECE_TOOL_CALL);
     }
     if (r->stopped) return false;
-    return give_content(r, piece, over);
+    return give_content(r, piece, over, more);
 }
 
-gm_status reply_feed(gm_reply *r, str text, error *e) {
+static gm_status reply_feed(gm_reply *r, str text, error *e) {
     if (r->parser) return output_parser_feed(r->parser, text, e);
     buffer_str(&r->content, text);
     return GM_OK;
 }
 
-gm_status reply_letters(gm_reply *r, int32_t token, str *out, error *e) {
-    const tokenizer *words = r->session->engine->words;
-    *out = (str){ 0 };
-    return tokenizer_is_stop(words, token) ? GM_OK : detokenizer_add(&r->letters, words, token, out, e);
-}
-
+/* A stop token in pinned text has no text. */
 static gm_status reply_feed_token(gm_reply *r, int32_t token, error *e) {
-    str text;
-    TRY(reply_letters(r, token, &text, e));
+    const tokenizer *words = r->session->engine->words;
+    str              text;
+    if (tokenizer_is_stop(words, token)) return GM_OK;
+    TRY(detokenizer_add(&r->letters, words, token, &text, e));
     return reply_feed(r, text, e);
 }
 
@@ -303,6 +310,18 @@ static gm_status draw_token(gm_reply *r, int32_t *token, double deadline, error 
     return session_next(r->session, &wish, token, deadline, e);
 }
 
+gm_status reply_hold_token(gm_reply *r, int32_t token, error *e) {
+    /* The context is full: what was written so far is still given out. */
+    if (session_hold(r->session, token, &r->problem)) {
+        reply_end_with(r, GM_FINISH_LENGTH);
+        return GM_OK;
+    }
+    r->stats.reply_tokens++;
+    TRY(reply_feed_token(r, token, e));
+    if (r->stats.reply_tokens >= r->max_tokens) reply_end_with(r, GM_FINISH_LENGTH);
+    return GM_OK;
+}
+
 /* Draws a token and feeds its text on. The token is computed when the next one is drawn. */
 static gm_status write_token(gm_reply *r, double deadline, error *e) {
     gm_session      *s = r->session;
@@ -317,14 +336,7 @@ static gm_status write_token(gm_reply *r, double deadline, error *e) {
         return GM_OK;
     }
     if (r->want_logprobs) r->logprob_rows++;
-    if (session_hold(s, token, &r->problem)) { /* the context is full: what was written so far is still given out */
-        reply_end_with(r, GM_FINISH_LENGTH);
-        return GM_OK;
-    }
-    r->stats.reply_tokens++;
-    TRY(reply_feed_token(r, token, e));
-    if (r->stats.reply_tokens >= r->max_tokens) reply_end_with(r, GM_FINISH_LENGTH);
-    return GM_OK;
+    return reply_hold_token(r, token, e);
 }
 
 static gm_status end_text(gm_reply *r, error *e) {
@@ -423,7 +435,7 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
         if (r->stopped && r->phase == REPLY_WRITING) reply_end_with(r, GM_FINISH_STOP);
         /* Many tokens may pass without a piece: the arguments of a call, or tokens without text. Answers that are written together
          * take turns after each token, so that none gets too far ahead to be in the next step. */
-        if (tokens && r->phase == REPLY_WRITING &&
+        if (tokens && r->phase == REPLY_WRITING && !reply_gathers(r) &&
             (decoder_is_shared(r->session) || denoiser_is_shared(r->session) || clock_seconds() > deadline))
             return GM_AGAIN;
         switch (r->phase) {

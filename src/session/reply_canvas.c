@@ -100,53 +100,31 @@ static gm_status reply_show_canvas(gm_reply *r, gm_piece *piece, error *e) {
     return status;
 }
 
-/* Holds a token of the block, and adds its text. Whether the answer goes on is in r->phase. */
-static gm_status reply_take_token(gm_reply *r, int32_t token, bool fixed, buffer *text, error *e) {
-    const tokenizer *words = r->session->engine->words;
-    str              letters;
+/* The block is written: its next token, up to the end of the turn. Whether the answer goes on is in r->phase. */
+static gm_status reply_take_token(gm_reply *r, error *e) {
+    const canvas_numbers *n = &r->session->canvas->numbers;
+    const tokenizer      *words = r->session->engine->words;
+    const size_t          length = n->config.length, i = r->canvas.taken++;
+    const int32_t         token = n->likeliest[i];
+    const bool            fixed = r->canvas.block * length + i < r->canvas.fixed;
+    if (!i) r->stats.blocks++;
+    if (r->canvas.taken == length) {
+        r->canvas.begun = false;
+        r->canvas.taken = 0;
+        r->canvas.block++;
+    }
     if (tokenizer_is_stop(words, token) && !fixed) {
         reply_end_with(r, token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
                                                                                    : GM_FINISH_STOP);
         return GM_OK;
     }
-    if (session_hold(r->session, token, &r->problem)) {
-        reply_end_with(r, GM_FINISH_LENGTH);
-        return GM_OK;
-    }
-    TRY(reply_letters(r, token, &letters, e));
-    buffer_str(text, letters);
-    if (++r->stats.reply_tokens >= r->max_tokens) reply_end_with(r, GM_FINISH_LENGTH);
-    return GM_OK;
-}
-
-/* The block is written: takes its tokens, up to the end of the turn. If there are stop strings, takes only the next one, so that none
- * behind a stop string is held. */
-static gm_status reply_take_block(gm_reply *r, error *e) {
-    const canvas_numbers *n = &r->session->canvas->numbers;
-    const size_t          before = (size_t)r->canvas.block * n->config.length;
-    const size_t          end = r->stop_count ? r->canvas.taken + 1 : n->config.length;
-    buffer                text = { 0 };
-    gm_status             status = GM_OK;
-    if (!r->canvas.taken) r->stats.blocks++;
-    while (r->canvas.taken < end && r->phase == REPLY_WRITING && !status) {
-        const size_t i = r->canvas.taken++;
-        status = reply_take_token(r, n->likeliest[i], before + i < r->canvas.fixed, &text, e);
-    }
-    if (r->canvas.taken == n->config.length) {
-        r->canvas.begun = false;
-        r->canvas.taken = 0;
-        r->canvas.block++;
-    }
-    if (!status && text.failed) status = fail_memory(e, "the answer", text.length);
-    if (!status) status = reply_feed(r, buffer_view(&text), e);
-    buffer_free(&text);
-    return status;
+    return reply_hold_token(r, token, e);
 }
 
 gm_status reply_canvas_write(gm_reply *r, double deadline, gm_piece *piece, bool *told, error *e) {
     session_canvas *c = r->session->canvas;
     if (!r->canvas.begun) return reply_begin_block(r, deadline, e);
-    if (c->numbers.done) return reply_take_block(r, e);
+    if (c->numbers.done) return reply_take_token(r, e);
     const gm_status status = session_canvas_step(c, deadline, e);
     if (status) return status;
     r->computed += c->seconds;

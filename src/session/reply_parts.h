@@ -50,10 +50,8 @@ struct gm_reply {
 
 /* What is written ends here. */
 void reply_end_with(gm_reply *r, gm_finish finish);
-/* What a token adds to the text: nothing, if it is a stop token in pinned text. */
-gm_status reply_letters(gm_reply *r, int32_t token, str *out, error *e);
-/* Text on its way to the pieces, which are all taken before the next. */
-gm_status reply_feed(gm_reply *r, str text, error *e);
+/* Holds a token of the answer, and feeds its text on. Ends the answer if it is the last for which there is room. */
+gm_status reply_hold_token(gm_reply *r, int32_t token, error *e);
 
 /* reply_canvas.c: answers of diffusion models. */
 gm_status reply_canvas_options(gm_reply *r, const gm_reply_options *options, error *e);

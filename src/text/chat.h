@@ -97,6 +97,7 @@ typedef struct {
     str         text;      /* content or thinking */
     str         name;      /* call */
     str         arguments; /* call: JSON text, always an object */
+    bool        last;      /* no other has come behind it yet */
     bool        repaired;  /* call: the arguments were malformed and were repaired */
 } output_event;
 
@@ -105,9 +106,11 @@ typedef struct output_parser output_parser;
 /* `tools` (may be NULL) helps to repair arguments; it must outlive the parser. */
 gm_status output_parser_new(const json *tools, bool think, bool starts_thinking, output_parser **out, error *e);
 void      output_parser_free(output_parser *p);
-/* Feeds text in whole UTF-8 characters. Then take events until there are none; their strings are valid until the next feed. */
+/* Feeds text in whole UTF-8 characters. Then take events; their strings are valid until the next feed. Text of an event that was not taken
+ * yet is joined by what follows. */
 gm_status output_parser_feed(output_parser *p, str text, error *e);
 gm_status output_parser_end(output_parser *p, error *e); /* the answer is complete: releases what was held back */
 bool      output_parser_next(output_parser *p, output_event *event);
+void      output_parser_put_back(output_parser *p); /* the event that was taken last comes again */
 
 #endif

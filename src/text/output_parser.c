@@ -112,7 +112,8 @@ bool output_parser_next(output_parser *p, output_event *event) {
     if (p->event_next == p->event_count || !p->strings.data) return false;
     const stored_event *stored = &p->events[p->event_next++];
     str                 text = { p->strings.data + stored->text, stored->text_length };
-    *event = (output_event){ .kind = stored->kind, .repaired = stored->repaired };
+    *event =
+        (output_event){ .kind = stored->kind, .last = p->event_next == p->event_count, .repaired = stored->repaired };
     if (stored->kind == OUTPUT_CALL) {
         event->arguments = text;
         event->name = (str){ p->strings.data + stored->name, stored->name_length };
@@ -120,6 +121,14 @@ bool output_parser_next(output_parser *p, output_event *event) {
         event->text = text;
     }
     return true;
+}
+
+void output_parser_put_back(output_parser *p) { p->event_next--; }
+
+static void forget_taken(output_parser *p) {
+    if (p->event_next < p->event_count) return;
+    p->event_count = p->event_next = 0;
+    buffer_clear(&p->strings);
 }
 
 /* ---- calls ---- */
@@ -280,8 +289,7 @@ static gm_status parse_pending(output_parser *p, error *e) {
 }
 
 gm_status output_parser_feed(output_parser *p, str text, error *e) {
-    p->event_count = p->event_next = 0;
-    buffer_clear(&p->strings);
+    forget_taken(p);
     if (!text.length) return GM_OK;
     buffer_str(&p->pending, text);
     if (p->pending.failed) return fail_memory(e, "the model's output", text.length);
@@ -296,8 +304,7 @@ static size_t without_partial_tag(const output_parser *p) {
 }
 
 gm_status output_parser_end(output_parser *p, error *e) {
-    p->event_count = p->event_next = 0;
-    buffer_clear(&p->strings);
+    forget_taken(p);
     str rest = buffer_view(&p->pending);
     switch (p->state) {
     case STATE_CONTENT:
