@@ -9,6 +9,7 @@
 #include "fake_host.h"
 
 #include "base/sha256.h"
+#include "gpu/features.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -93,6 +94,7 @@ void gpu_host_close(gpu_host *h) {
 }
 
 const gpu_info *gpu_host_info(const gpu_host *h) { return &h->info; }
+void            gpu_host_be_exact(gpu_host *h) { gpu_features_be_exact(&h->info); }
 
 gm_status gpu_host_problem(gpu_host *h, error *e) {
     (void)h, (void)e;

@@ -16,6 +16,7 @@ const numbers = array<f32, 5>();
 const threads = 256u;
 
 #if KIND == finish
+#include "exact.wgsl"
 override k:                 u32;
 override splits:            u32;
 override factor:            f32;
@@ -33,7 +34,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (i >= k || column >= run.tokens) { return; }
     var sum = 0.0;
     for (var split = 0u; split < splits; split++) { sum += scratch[sums_offset + split * sums_split + column * sums_stride + i]; }
-    soft[soft_offset + column * soft_token_stride + i] = sum * (factor / scratch[column_state(column) + state_sum]);
+    soft[soft_offset + column * soft_token_stride + i] = sum * quotient(factor, scratch[column_state(column) + state_sum]);
 }
 #else
 #include "wide.wgsl"
@@ -41,7 +42,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 #include "unit.wgsl"
 #include "curves.wgsl"
 
-override cap: f32 = 0.0; // 0: none
+override cap:         f32 = 0.0; // 0: none
+override inverse_cap: f32 = 0.0;
 
 const settings_values = 4u; // the inverse of the temperature, then bits: two words of the key, and the draw
 const stream = 0x63616e76u;
@@ -59,14 +61,11 @@ fn write_value(at: u32, value: f32) { scratch[at] = bitcast<u32>(value); }
 var<workgroup> values: array<vec2<f32>, threads>; // of the likeliest and of the drawn one; then sums
 var<workgroup> ids:    array<vec2<u32>, threads>;
 
-// −ln(−ln(1 − u)), u = (word + ½) / 2^32. `log` is not exact near 1, so −ln(1 − u) is a series for small u: 2·atanh(s), s = u / (2 − u).
+// −ln(−ln(1 − u)), u = (word + ½) / 2^32. Near u = 0, 1 − u would lose its digits.
 fn noise(word: u32) -> f32 {
-    let u = (f32(word) + 0.5) / 4294967296.0;
-    let rest = (f32(~word) + 0.5) / 4294967296.0; // 1 − u
-    let s = u / (2.0 - u);
-    let q = s * s;
-    let series = 2.0 * s * (1.0 + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0 + q * (1.0 / 11.0 + q / 13.0))))));
-    return -log(select(-log(rest), series, u < 0.5));
+    let nearer = min(word, ~word);
+    let u = (f32(nearer >> 16u) * 65536.0 + f32(nearer & 0xffffu) + 0.5) / 4294967296.0; // or 1 − u
+    return -logarithm(select(-logarithm(u), log_ratio(quotient(u, 2.0 - u)), nearer == word));
 }
 
 // Whether the first is better: larger, or, if they are equal, with a lower id.
@@ -103,7 +102,7 @@ fn find_best(column: u32, thread: u32) {
             if (row >= chunk_rows()) { break; }
             let place = column * chunk_stride + row;
             z[i] = read_value(place);
-            if (cap > 0.0) { z[i] = cap * precise_tanh(z[i] / cap); }
+            if (cap > 0.0) { z[i] = cap * precise_tanh(z[i] * inverse_cap); }
             z[i] *= inverse;
             write_value(place, z[i]);
             if (z[i] > best.x) {
@@ -150,7 +149,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let row = 2u * pair + i;
             if (row >= chunk_rows()) { continue; }
             let below = read_value(column * chunk_stride + row) - best.x;
-            two[i] = exp(below);
+            two[i] = exponential(below);
             sums += vec2<f32>(two[i], two[i] * below);
         }
         scratch[weights_offset + column * (chunk_stride / 2u) + pair] = pack2x16float(two * half_factor);
@@ -158,9 +157,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 #else
     for (var row = thread; row < chunk_rows(); row += threads) {
         let below = read_value(column * chunk_stride + row) - best.x;
-        let p = exp(below);
+        let p = exponential(below);
         write_value(column * chunk_stride + row, p);
-        sums += vec2<f32>(p, p * below);
+        sums += vec2<f32>(p, rounded(p * below));
     }
 #endif
     values[thread] = sums;
@@ -176,9 +175,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (!chunk_is_first()) {
         let lower = read_value(state + state_most) - best.x;
         let before = read_value(state + state_sum);
-        scale = exp(lower);
-        sum += scale * before;
-        weighted += scale * (read_value(state + state_weighted) + before * lower);
+        scale = exponential(lower);
+        sum += rounded(scale * before);
+        weighted += rounded(scale * (read_value(state + state_weighted) + rounded(before * lower)));
     }
     write_value(state + state_most, best.x);
     write_value(state + state_sum, sum);
@@ -190,7 +189,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (!chunk_is_last()) { return; }
     findings[4u * column] = best_id.x;
     findings[4u * column + 1u] = best_id.y;
-    findings[4u * column + 2u] = bitcast<u32>(max(log(sum) - weighted / sum, 0.0));
-    findings[4u * column + 3u] = bitcast<u32>(1.0 / sum);
+    let largest = inverse(sum);
+    let entropy = max(logarithm(sum) - rounded(weighted * largest), 0.0); // rounding must not take it below 0
+    findings[4u * column + 2u] = bitcast<u32>(select(sum, entropy, sum > 0.0)); // NaN stays NaN
+    findings[4u * column + 3u] = bitcast<u32>(largest);
 }
 #endif

@@ -27,7 +27,9 @@ override b_offset:       u32 = 0u;
 override b_row_stride:   u32 = 0u;
 override b_token_stride: u32 = 0u;
 override factor:         f32 = 1.0;
+override inverse_factor: f32 = 1.0; // 1 / factor
 override count:          u32 = 1u;
+override share:          f32 = 1.0; // 1 / count
 override width:          u32 = 0u;
 override first:          u32 = 0u;
 
@@ -59,7 +61,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     let first = a_offset + rows[token] * a_token_stride + row * a_row_stride + i;
     var x = a[first];
     for (var t = 1u; t < count; t++) { x += a[first + t * a_token_stride]; }
-    if (count > 1u) { x /= f32(count); }
+    x *= share;
 #else
     let x = a[a_offset + token * a_token_stride + row * a_row_stride + i];
 #endif
@@ -89,7 +91,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
 #elif KIND == gate
     out[to] = x / (1.0 + exp(min(-y, unit(80.0))));
 #elif KIND == softcap
-    out[to] = factor * precise_tanh(x / factor);
+    out[to] = factor * precise_tanh(x * inverse_factor);
 #else
     out[to] = x;
 #endif

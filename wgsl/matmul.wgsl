@@ -10,6 +10,7 @@
 
 #include "weights.wgsl"
 #include "tile_product.wgsl"
+#include "exact.wgsl"
 
 #if VEC4
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<f32>>;
@@ -68,5 +69,9 @@ fn columns_at(c: u32, quad: u32) -> Columns {
 
 fn row_dots(row: u32, quad: u32, v: Columns) -> Sums {
     let w = w_tile[quad_at(row, quad)];
-    return vec4<f32>(dot(w, v.a), dot(w, v.b), dot(w, v.c), dot(w, v.d));
+#if EXACT
+    return Sums(rounded_four(w * v.a), rounded_four(w * v.b), rounded_four(w * v.c), rounded_four(w * v.d));
+#else
+    return Sums(dot(w, v.a), dot(w, v.b), dot(w, v.c), dot(w, v.d));
+#endif
 }

@@ -18,6 +18,7 @@
 
 #include "weights.wgsl"
 #include "run.wgsl"
+#include "exact.wgsl"
 
 override k:              u32;
 override first_row:      u32 = 0u;
@@ -108,7 +109,7 @@ fn write_four(to: u32, i: u32, column: u32, four: vec4<f32>) {
 #if ONLINE
     for (var j = 0u; j < 4u && i + j < k; j++) {
         if (chunk_is_first()) { d[to + i + j] = four[j]; }
-        else { d[to + i + j] = d[to + i + j] * d[column_state(column) + state_scale] + four[j]; }
+        else { d[to + i + j] = rounded(d[to + i + j] * d[column_state(column) + state_scale]) + four[j]; }
     }
 #else
     for (var j = 0u; j < 4u && i + j < k; j++) { y[to + i + j] = four[j]; }
@@ -190,24 +191,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let second = w_tile[r * 16u + 8u + quad];
 #if FOURS
             let four = d_tile[r * stride + at / 4u];
-            a0 += first * four.x;
-            a1 += second * four.x;
-            a2 += first * four.y;
-            a3 += second * four.y;
-            a4 += first * four.z;
-            a5 += second * four.z;
-            a6 += first * four.w;
-            a7 += second * four.w;
+            a0 += rounded_four(first * four.x);
+            a1 += rounded_four(second * four.x);
+            a2 += rounded_four(first * four.y);
+            a3 += rounded_four(second * four.y);
+            a4 += rounded_four(first * four.z);
+            a5 += rounded_four(second * four.z);
+            a6 += rounded_four(first * four.w);
+            a7 += rounded_four(second * four.w);
 #if FOURS == 2
             let more = d_tile[r * stride + at / 4u + 1u];
-            b0 += first * more.x;
-            b1 += second * more.x;
-            b2 += first * more.y;
-            b3 += second * more.y;
-            b4 += first * more.z;
-            b5 += second * more.z;
-            b6 += first * more.w;
-            b7 += second * more.w;
+            b0 += rounded_four(first * more.x);
+            b1 += rounded_four(second * more.x);
+            b2 += rounded_four(first * more.y);
+            b3 += rounded_four(second * more.y);
+            b4 += rounded_four(first * more.z);
+            b5 += rounded_four(second * more.z);
+            b6 += rounded_four(first * more.w);
+            b7 += rounded_four(second * more.w);
 #endif
 #else
             for (var c = 0u; c < each; c++) {

@@ -17,6 +17,7 @@
 // Routes are u32, never f32: ids read as f32 are subnormal, and a GPU may flush those to zero.
 
 #include "run.wgsl"
+#include "exact.wgsl"
 
 override used: u32;
 #if KIND == slots
@@ -63,9 +64,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (thread >= used) { return; }
     let most = logit[chosen[0]];
     var sum = 0.0;
-    for (var i = 0u; i < used; i++) { sum += exp(logit[chosen[i]] - most); }
+    for (var i = 0u; i < used; i++) { sum += exponential(logit[chosen[i]] - most); }
     let id = chosen[thread];
-    var weight = exp(logit[id] - most) / sum;
+    var weight = quotient(exponential(logit[id] - most), sum);
 #if SCALE
     weight *= scale[id];
 #endif
@@ -205,7 +206,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     let source = a_offset + at.y * a_token_stride + at.x;
     var sum = unit();
     for (var i = 0u; i < used; i++) {
-        sum += bitcast<f32>(routes[at.y * 2u * used + used + i]) * a[source + i * a_row_stride];
+        sum += rounded_unit(bitcast<f32>(routes[at.y * 2u * used + used + i]) * a[source + i * a_row_stride]);
     }
     out[at.y * n + at.x] = sum;
 }

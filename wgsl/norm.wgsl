@@ -17,10 +17,16 @@ override n:              u32;
 override a_offset:       u32;
 override a_row_stride:   u32;
 override a_token_stride: u32;
+override share:          f32; // 1 / the values of a row
 override eps:            f32;
+#if EXACT
+const threads = 256u; // the lanes of its sums
+#else
 const threads = ${THREADS}u;
+#endif
 
 #include "reduce.wgsl"
+#include "exact.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> a:   array<unit>;
 @group(0) @binding(1) var<storage, read_write> out: array<unit>;
@@ -30,6 +36,16 @@ const threads = ${THREADS}u;
 #endif
 #if BIAS
 @group(0) @binding(4) var<storage, read>       b:   array<unit>;
+#endif
+
+#if EXACT
+fn value_at(source: u32, i: u32) -> f32 {
+#if WIDE
+    return a[source + i / 4u][i % 4u];
+#else
+    return a[source + i];
+#endif
+}
 #endif
 
 @compute @workgroup_size(threads)
@@ -50,16 +66,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #if CENTRED
     var values = 0.0;
     for (var i = thread; i < n; i += threads) { values += total(a[source + i]); }
-    let mean = unit(workgroup_sum(values, thread, subgroup_size) / f32(n * unit_values));
+    let mean = unit(workgroup_sum(values, thread, subgroup_size) * share);
     workgroupBarrier();
 #else
     let mean = unit(0.0);
 #endif
     var squares = 0.0;
+#if EXACT
+    for (var i = thread; i < n * unit_values; i += threads) { squares += rounded(value_at(source, i) * value_at(source, i)); }
+#else
     for (var i = thread; i < n; i += threads) { squares += square(a[source + i] - mean); }
+#endif
     let sum = workgroup_sum(squares, thread, subgroup_size);
 
-    let scale = inverseSqrt(sum / f32(n * unit_values) + eps);
+    let scale = inverse_root(rounded(sum * share) + eps);
 #if BIAS
     for (var i = thread; i < n; i += threads) { out[to + i] = (a[source + i] - mean) * scale * w[i] + b[i]; }
 #elif WEIGHT

@@ -17,6 +17,7 @@ const threads = 64u;
 
 #if KIND == table
 #include "wide.wgsl"
+#include "exact.wgsl"
 
 @group(0) @binding(0) var<storage, read>       frequencies: array<f32>;
 @group(0) @binding(1) var<storage, read_write> out:         array<f32>;
@@ -41,9 +42,16 @@ fn cosine_sine(angle: f32) -> vec2<f32> {
         rest = (f32(bitcast<i32>(turn - (quarter << 30u))) + f32(finer) * 0x1p-32f) * (6.283185307179586 * 0x1p-32f);
     }
     // |rest| ≤ π/4, where the series converges quickly
-    let q = rest * rest;
-    let cosine = 1.0 + q * (-0.5 + q * (1.0 / 24.0 + q * (-1.0 / 720.0 + q * (1.0 / 40320.0 - q * (1.0 / 3628800.0)))));
-    let sine = rest * (1.0 + q * (-1.0 / 6.0 + q * (1.0 / 120.0 + q * (-1.0 / 5040.0 + q * (1.0 / 362880.0)))));
+    let q = rounded(rest * rest);
+    var cosine = 1.0 / 40320.0 - rounded(q * (1.0 / 3628800.0));
+    cosine = -1.0 / 720.0 + rounded(q * cosine);
+    cosine = 1.0 / 24.0 + rounded(q * cosine);
+    cosine = -0.5 + rounded(q * cosine);
+    cosine = 1.0 + rounded(q * cosine);
+    var sine = -1.0 / 5040.0 + rounded(q * (1.0 / 362880.0));
+    sine = 1.0 / 120.0 + rounded(q * sine);
+    sine = -1.0 / 6.0 + rounded(q * sine);
+    sine = rest * (1.0 + rounded(q * sine));
     var result = vec2<f32>(cosine, sine);
     if ((quarter & 1u) == 1u) { result = vec2<f32>(-sine, cosine); }
     if ((quarter & 2u) == 2u) { result = -result; }
@@ -64,6 +72,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
 }
 #else
 #include "unit.wgsl"
+#include "exact.wgsl"
 
 override rows:           u32;
 override table_rows:     u32 = 1u;
@@ -91,7 +100,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
 #else
     let sine = table[angle + pairs];
 #endif
-    out[to]         = a[source] * cosine - a[source + pairs] * sine;
-    out[to + pairs] = a[source + pairs] * cosine + a[source] * sine;
+    out[to]         = rounded_unit(a[source] * cosine) - rounded_unit(a[source + pairs] * sine);
+    out[to + pairs] = rounded_unit(a[source + pairs] * cosine) + rounded_unit(a[source] * sine);
 }
 #endif

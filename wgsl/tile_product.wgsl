@@ -25,6 +25,11 @@ const step_chunks    = ${CHUNKS}u;
 #if COLUMNS == 8
 alias Sums = mat2x4<f32>;
 fn store_four(place: Place, row: u32, column: u32, four: vec4<f32>) {
+#elif EXACT
+alias Sums = mat4x4<f32>; // four lanes for each column
+fn store_sums(place: Place, row: u32, column: u32, lanes: Sums) {
+    let sums = transpose(lanes);
+    let four = (sums[0] + sums[2]) + (sums[1] + sums[3]);
 #else
 alias Sums = vec4<f32>;
 fn store_sums(place: Place, row: u32, column: u32, four: Sums) {

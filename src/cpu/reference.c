@@ -1,5 +1,7 @@
-/* The scalar table: the plain version of every kernel. */
+/* The scalar table: the plain version of every kernel. What a diffusion model needs (not the gradients, products in 8 bits or sound) gives the
+ * same bits everywhere: cpu/exact.h. */
 
+#include "cpu/exact.h"
 #include "cpu/reference.h"
 #include "cpu/unpack.h"
 
@@ -9,9 +11,9 @@
 #include <string.h>
 
 static void rms_norm(float *y, const float *x, const float *w, float eps, size_t n) {
-    double sum = 0; /* double, because rounding here would affect every value of the row */
-    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    const float r = (float)(1 / sqrt(sum / (double)n + eps));
+    float lanes[EXACT_LANES] = { 0 };
+    for (size_t i = 0; i < n; i++) lanes[i % EXACT_LANES] += x[i] * x[i];
+    const float r = exact_inverse_root(exact_lanes_sum(lanes) * (1 / (float)n) + eps);
     for (size_t i = 0; i < n; i++) y[i] = x[i] * r * (w ? w[i] : 1);
 }
 
@@ -50,15 +52,11 @@ static void scale(float *y, const float *a, float factor, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] = a[i] * factor;
 }
 
-/* gelu_tanh(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) */
 static void geglu(float *y, const float *gate, const float *up, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        const float x = gate[i];
-        y[i] = 0.5f * x * (1 + tanhf(0.79788456f * x * (1 + 0.044715f * x * x))) * up[i];
-    }
+    for (size_t i = 0; i < n; i++) y[i] = exact_gelu(gate[i]) * up[i];
 }
 
-/* gelu'(x) = (1 + t)/2 + x/2 · (1 − t²) · √(2/π) · (1 + 3 · 0.044715 x²), t the tanh above */
+/* gelu'(x) = (1 + t)/2 + x/2 · (1 − t²) · √(2/π) · (1 + 3 · 0.044715 x²), t = tanh(√(2/π) · (x + 0.044715 x³)) */
 static void geglu_back(float *y, const float *gate, const float *up, const float *d, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const float x = gate[i], t = tanhf(0.79788456f * x * (1 + 0.044715f * x * x));
@@ -72,7 +70,8 @@ static void gate(float *y, const float *a, const float *b, size_t n) {
 }
 
 static void softcap(float *y, const float *x, float cap, size_t n) {
-    for (size_t i = 0; i < n; i++) y[i] = cap * tanhf(x[i] / cap);
+    const float inverse = 1 / cap;
+    for (size_t i = 0; i < n; i++) y[i] = cap * exact_tanh(x[i] * inverse);
 }
 
 static void add_scaled(float *y, const float *x, float factor, size_t n) {

@@ -1,5 +1,6 @@
-/* Attention of the scalar table. A task is one query head of one token; the softmax keeps a running maximum. */
+/* Attention of the scalar table. A task is one query head of one token. */
 
+#include "cpu/exact.h"
 #include "cpu/reference.h"
 
 #include <math.h>
@@ -13,32 +14,36 @@ static void load_head(float *out, const kv_view *kv, const void *base, uint32_t 
     format->dequantise(out, (const uint8_t *)base + quant_row_bytes(format, at), kv->head / format->block);
 }
 
+/* Four lanes: lane l adds the products 4 i + l. */
+static float lanes_dot(const float *a, const float *b, size_t n) {
+    float lanes[4] = { 0 };
+    for (size_t i = 0; i < n; i++) lanes[i % 4] += a[i] * b[i];
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+}
+
+/* Twice over the keys, which gives the same bits everywhere (cpu/exact.h): for the largest score, and for the sums in the order of the keys. */
 void reference_attention(const attention_job *job, size_t task, void *scratch) {
     const size_t   head = job->kv.head, token = task / job->heads, h = task % job->heads;
     const size_t   kv_head = h / (job->heads / job->kv.kv_heads);
     const uint64_t first = attention_first(job, token), last = attention_last(job, token);
     const float   *q = job->q + (token * job->heads + h) * head;
-    float         *out = job->out + (token * job->heads + h) * head;
-    double        *sum = scratch; /* Σ e^(score − highest) · v, and the same without v in `weight` */
-    float         *row = (float *)(sum + head);
-    double         highest = -INFINITY, weight = 0;
-    for (size_t i = 0; i < head; i++) sum[i] = 0;
+    float         *out = job->out + (token * job->heads + h) * head, *row = scratch;
+    float          highest = -INFINITY, sum = 0;
+    for (uint64_t j = first; j <= last; j++) {
+        load_head(row, &job->kv, job->kv.k, record_slot(job->records, job->sliding, (uint32_t)j), kv_head);
+        const float score = lanes_dot(q, row, head);
+        if (!(score <= highest)) highest = score;
+    }
+    for (size_t i = 0; i < head; i++) out[i] = 0;
     for (uint64_t j = first; j <= last; j++) {
         const uint32_t slot = record_slot(job->records, job->sliding, (uint32_t)j);
-        double         score = 0;
         load_head(row, &job->kv, job->kv.k, slot, kv_head);
-        for (size_t i = 0; i < head; i++) score += (double)q[i] * row[i];
-        if (score > highest) {
-            const double shrink = exp(highest - score); /* 0 at first */
-            weight *= shrink;
-            for (size_t i = 0; i < head; i++) sum[i] *= shrink;
-            highest = score;
-        }
-        const double e = exp(score - highest);
+        const float weight = exact_exp(lanes_dot(q, row, head) - highest);
         load_head(row, &job->kv, job->kv.v, slot, kv_head);
-        weight += e;
-        for (size_t i = 0; i < head; i++) sum[i] += e * row[i];
+        sum += weight;
+        for (size_t i = 0; i < head; i++) out[i] += weight * row[i];
     }
-    for (size_t i = 0; i < head; i++) out[i] = (float)(sum[i] / weight);
-    if (job->logs) job->logs[token * job->heads + h] = (float)(highest + log(weight));
+    const float inverse = exact_inverse(sum);
+    for (size_t i = 0; i < head; i++) out[i] *= inverse;
+    if (job->logs) job->logs[token * job->heads + h] = highest + exact_log(sum);
 }

@@ -2,6 +2,7 @@
 
 #include "cpu/canvas_head.h"
 #include "cpu/canvas_next.h"
+#include "cpu/exact.h"
 #include "cpu/sound_rows.h"
 
 #include <math.h>
@@ -352,7 +353,7 @@ static void run_group(const cpu_step *s, const cpu_context *c) {
  * a sum of 1, each times its scale. */
 static void route_row(float *out, const float *logits, const float *scale, size_t experts, size_t used) {
     int32_t ids[MOST_EXPERTS_USED];
-    double  weights[MOST_EXPERTS_USED], most = logits[0], sum = 0;
+    float   weights[MOST_EXPERTS_USED], most = logits[0], sum = 0;
     for (size_t x = 0; x < experts; x++) most = logits[x] > most ? logits[x] : most;
     for (size_t i = 0; i < used; i++) {
         size_t best = experts;
@@ -363,18 +364,17 @@ static void route_row(float *out, const float *logits, const float *scale, size_
         }
         if (best == experts) best = i; /* only with NaN, which will show in the logits */
         ids[i] = (int32_t)best;
-        weights[i] = exp(logits[best] - most);
+        weights[i] = exact_exp(logits[best] - most);
         sum += weights[i];
     }
+    const float inverse = exact_inverse(sum);
     memcpy(out, ids, used * sizeof *ids);
-    for (size_t i = 0; i < used; i++) out[used + i] = (float)(weights[i] / sum) * (scale ? scale[ids[i]] : 1);
+    for (size_t i = 0; i < used; i++) out[used + i] = weights[i] * inverse * (scale ? scale[ids[i]] : 1);
 }
 
 static void rope_table_row(float *table, const float *frequencies, size_t pairs, uint32_t position) {
     for (size_t j = 0; j < pairs; j++) {
-        const float angle = (float)position * frequencies[j];
-        table[j] = cosf(angle);
-        table[pairs + j] = sinf(angle);
+        exact_cosine_sine((float)position * frequencies[j], &table[j], &table[pairs + j]);
     }
 }
 

@@ -1,5 +1,6 @@
 /* Chooses the kernels of an attention: for few tokens attention_decode.wgsl; for many, with subgroup matrices
- * attention_matrix.wgsl (or attention_bands.wgsl, for the small heads of towers), otherwise attention_blocks.wgsl (or the older attention_prefill.wgsl, for comparison). */
+ * attention_matrix.wgsl (or attention_bands.wgsl, for the small heads of towers), otherwise attention_blocks.wgsl. attention_plain.wgsl is for
+ * comparison, and where the results must be exact. */
 
 #include "gpu/attention_shape.h"
 #include "gpu/kernel_build.h"
@@ -13,7 +14,7 @@
  * GPUs get fewer, because workgroups without keys cost time there. */
 enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 4 };
 enum { MANY_LEAST_KEYS = 64, MANY_WORKGROUPS = 256, MANY_SPLITS = 32 };
-enum { MOST_QUERIES = 8, PREFILL_QUERIES = 16 };
+enum { MOST_QUERIES = 8 };
 
 /* Pairs (token, head) of one K/V head. */
 static uint64_t queries_of_kv_head(const op *o, const gpu_kv *kv, uint32_t tokens) {
@@ -68,7 +69,7 @@ static bool takes_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, 
 }
 
 /* The kernel for an attention over many tokens, or few. */
-typedef enum { ATTENTION_DECODE, ATTENTION_PREFILL, ATTENTION_BLOCKS, ATTENTION_MATRIX, ATTENTION_BANDS } attention_way;
+typedef enum { ATTENTION_DECODE, ATTENTION_PLAIN, ATTENTION_BLOCKS, ATTENTION_MATRIX, ATTENTION_BANDS } attention_way;
 
 /* attention_bands.wgsl wants matrices of BAND_QUERIES rows, and subgroups of BAND_LANES threads. */
 enum { BAND_QUERIES = 16, BAND_LANES = 32, BAND_KEYS = 64, BAND_HEAD = 64, BAND_LARGEST_HEAD = 80 };
@@ -93,16 +94,17 @@ static bool keeps_logs(const op *o) { return o->kind == OP_ATTENTION && o->sum; 
 
 static attention_way choose_attention(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     if (keeps_logs(o)) return ATTENTION_BLOCKS;
+    if (info->exact) return ATTENTION_PLAIN;
     if (tokens <= GPU_DECODE_TOKENS || kv->rows) return ATTENTION_DECODE;
     if (takes_matrices(info, o, kv, tokens))
         return bands_queries(info, o, kv, tokens) ? ATTENTION_BANDS : ATTENTION_MATRIX;
-    return info->blocks ? ATTENTION_BLOCKS : ATTENTION_PREFILL;
+    return info->blocks ? ATTENTION_BLOCKS : ATTENTION_PLAIN;
 }
 
 static uint32_t attention_queries(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     switch (choose_attention(info, o, kv, tokens)) {
     case ATTENTION_DECODE: return decode_queries(info, o, kv, tokens);
-    case ATTENTION_PREFILL: return PREFILL_QUERIES;
+    case ATTENTION_PLAIN: return 1;
     case ATTENTION_MATRIX: return choose_matrices(info, o, kv, tokens).rows;
     case ATTENTION_BANDS: return bands_queries(info, o, kv, tokens);
     default: return choose_blocks(info, o, kv, tokens).queries;
@@ -111,7 +113,7 @@ static uint32_t attention_queries(const gpu_info *info, const op *o, const gpu_k
 
 uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     const attention_way way = choose_attention(info, o, kv, tokens);
-    if (way == ATTENTION_PREFILL) return 1;
+    if (way == ATTENTION_PLAIN) return 1;
     if (kv->rows) tokens = 1; /* each is computed as if it were alone: the splits decide the order of its sums */
     const bool     many = way != ATTENTION_DECODE;
     const uint64_t seen = o->window ? (uint64_t)o->window + tokens - 1 : UINT64_MAX;
@@ -173,11 +175,10 @@ static void attention_tiles(gpu_kernel *k, const op *o, const gpu_kv *kv, uint32
     k->z = kv->kv_heads;
 }
 
-static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
-    gpu_kernel k = { .file = "attention_prefill.wgsl", .x = 1 };
-    attention_tiles(&k, o, kv, tokens, PREFILL_QUERIES);
+static gpu_kernel plain_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
+    gpu_kernel k = { .file = "attention_plain.wgsl", .x = 1 };
+    attention_tiles(&k, o, kv, tokens, 1);
     attention_common(&k, o, kv, tokens);
-    attention_steps(&k, kv);
     attention_binds(&k, BIND_OUT);
     return k;
 }
@@ -303,11 +304,11 @@ gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv 
         return fail(e, GM_BAD_ARGUMENT, "attention with heads is for one token of a sequence, not %u",
                     (unsigned)tokens);
     const attention_way way = choose_attention(info, o, kv, tokens);
-    if (way == ATTENTION_PREFILL) out[(*count)++] = prefill_kernel(o, kv, tokens);
+    if (way == ATTENTION_PLAIN) out[(*count)++] = plain_kernel(o, kv, tokens);
     else if (way == ATTENTION_MATRIX) out[(*count)++] = matrix_kernel(info, o, kv, tokens, splits);
     else if (way == ATTENTION_BANDS) out[(*count)++] = bands_kernel(info, o, kv, tokens, splits);
     else if (way == ATTENTION_BLOCKS) out[(*count)++] = blocks_kernel(info, o, kv, tokens, splits);
     else out[(*count)++] = decode_kernel(info, o, kv, tokens, splits);
-    if (way != ATTENTION_PREFILL && splits > 1) out[(*count)++] = reduce_kernel(info, o, kv, tokens, splits);
+    if (way != ATTENTION_PLAIN && splits > 1) out[(*count)++] = reduce_kernel(info, o, kv, tokens, splits);
     return GM_OK;
 }

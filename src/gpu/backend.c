@@ -91,13 +91,15 @@ const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t) {
 
 fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outputs) {
     const uint64_t padding = 1 << 16; /* planes are a little larger than the tensors that they hold */
+    const gpu_info *info = gpu_host_info(b->host);
+    if (info->exact) return (fuse_options){ .plain = true, .clips = true, .most_bytes = info->max_binding - padding };
     return (fuse_options){ .one_token = tokens == 1,
                            .one_output = outputs == 1,
                            .clips = tokens > 1,
-                           .few_tokens = tokens && gpu_few_columns(gpu_host_info(b->host), (uint32_t)tokens),
-                           .few_outputs = outputs && gpu_few_columns(gpu_host_info(b->host), (uint32_t)outputs),
-                           .most_bytes = gpu_host_info(b->host)->max_binding - padding,
-                           .most_column = gpu_matvec_most_column(gpu_host_info(b->host)) };
+                           .few_tokens = tokens && gpu_few_columns(info, (uint32_t)tokens),
+                           .few_outputs = outputs && gpu_few_columns(info, (uint32_t)outputs),
+                           .most_bytes = info->max_binding - padding,
+                           .most_column = gpu_matvec_most_column(info) };
 }
 
 /* The budget says which weights stay in main memory. Joined parts are uploaded into the slot as one tile. */

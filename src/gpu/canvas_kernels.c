@@ -17,6 +17,7 @@ static uint32_t canvas_rows(uint64_t tokens, uint64_t rows, bool software) {
 }
 
 static uint32_t canvas_chunk_rows(const gpu_info *info, const gpu_canvas_job *job) {
+    if (info->exact) return CANVAS_CHUNK;
     return canvas_rows(job->alike, job->weights->rows, info->software);
 }
 
@@ -52,7 +53,7 @@ static canvas_groups canvas_groups_of(const gpu_info *info, const gpu_canvas_job
     const uint32_t columns = matrices ? SOFT_MATRICES * info->matrix_rows : 16 * canvas_each(job);
     const uint64_t alike = (uint64_t)divide_up(job->weights->k, values) * divide_up(job->alike, columns);
     return (canvas_groups){ divide_up(job->weights->k, values), divide_up(job->tokens, columns),
-                            canvas_splits(alike, canvas_chunk_rows(info, job), info->software ? 2 : SOFT_SPLITS,
+                            info->exact ? 1 : canvas_splits(alike, canvas_chunk_rows(info, job), info->software ? 2 : SOFT_SPLITS,
                                           info->software ? ROW_UNIT : SOFT_LEAST_ROWS) };
 }
 
@@ -135,6 +136,7 @@ static gpu_kernel canvas_update_kernel(const gpu_info *info, const gpu_canvas_jo
     kernel_define(&k, "WIDE", "0");
     kernel_define(&k, "HALVES", kernel_flag(canvas_by_matrices(info, job)));
     kernel_constant(&k, "cap", (double)job->cap);
+    kernel_constant(&k, "inverse_cap", job->cap > 0 ? (double)(1 / job->cap) : 0);
     kernel_bind(&k, BIND_PARTIAL);
     kernel_bind(&k, BIND_OUT);
     kernel_bind(&k, BIND_RUN);

@@ -30,6 +30,11 @@ bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
     }
 }
 
+void gpu_features_be_exact(gpu_info *info) {
+    info->exact = true;
+    info->subgroups = info->subgroup_matrix = info->blocks = false;
+}
+
 gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e) {
     memset(named, 0, GPU_FEATURES * sizeof *named);
     while (list && *list) {

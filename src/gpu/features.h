@@ -26,6 +26,9 @@ typedef enum {
 extern const char *const gpu_feature_names[GPU_FEATURES];
 bool                    *gpu_feature_field(gpu_info *info, gpu_feature which);
 
+/* Marks it as exact, and takes out what would add up in an order of its own. */
+void gpu_features_be_exact(gpu_info *info);
+
 /* Parses "subgroups,dot4", as in gpu_options.disable (NULL: none), into a flag for each feature. */
 gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e);
 

@@ -36,7 +36,8 @@ typedef struct {
     bool double_buffers;  /* products by register blocks load the next step beside this one, if weights are quantised */
     bool large_batches;   /* prompts in batches beyond 256 tokens, if the GPU is fast: session/batches.h */
     uint64_t main_memory; /* bytes that sources (gpu_source_new) may take, about; 0: there should be none */
-    bool     blocks; /* attention and f32 products of many tokens by register blocks; false: by their older kernels */
+    bool     blocks; /* attention and f32 products of many tokens by register blocks; false: by plain kernels */
+    bool     exact;  /* the same bits as the CPU's scalar kernels: gpu_host_be_exact */
 } gpu_info;
 
 typedef struct {
@@ -53,6 +54,8 @@ gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e)
 gm_status       gpu_host_open(const gpu_options *options, gpu_host **out, error *e);
 void            gpu_host_close(gpu_host *h); /* frees everything that is left */
 const gpu_info *gpu_host_info(const gpu_host *h);
+/* From now on kernels give the same bits as the CPU's scalar kernels do (wgsl/exact.wgsl), in f32 and with fewer features. Before any plan. */
+void gpu_host_be_exact(gpu_host *h);
 /* The first problem since the last call: GM_DEVICE_LOST, GM_NO_MEMORY, or a validation error, which is a bug of
  * ours. */
 gm_status gpu_host_problem(gpu_host *h, error *e);

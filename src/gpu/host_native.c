@@ -3,6 +3,7 @@
  * Nothing here blocks except where the contract says so: creating an object waits for the result of its error scope,
  * which Dawn has at once. */
 
+#include "gpu/features.h"
 #include "gpu/host_native.h"
 
 #include "base/clock.h"
@@ -320,6 +321,7 @@ void gpu_host_close(gpu_host *h) {
 }
 
 const gpu_info *gpu_host_info(const gpu_host *h) { return &h->info; }
+void            gpu_host_be_exact(gpu_host *h) { gpu_features_be_exact(&h->info); }
 uint64_t        gpu_host_bytes(const gpu_host *h) { return h->bytes; }
 uint64_t        gpu_host_limit(const gpu_host *h) { return h->most; }
 

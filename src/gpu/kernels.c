@@ -66,6 +66,7 @@ static gpu_kernel norm_kernel(const op *o, uint32_t count) {
     kernel_define(&k, "THREADS", n <= 32 ? "32" : n <= 64 ? "64" : n <= 128 ? "128" : "256");
     kernel_constant(&k, "n", (double)n);
     place_a(&k, x, unit);
+    kernel_constant(&k, "share", (double)(1 / (float)x->ne[0]));
     kernel_constant(&k, "eps", (double)o->factor);
     kernel_bind(&k, BIND_IN + 0);
     kernel_bind(&k, BIND_OUT);
@@ -106,6 +107,7 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     place_a(&k, &a, unit);
     if (two) place_b(&k, &b, unit);
     if (o->kind == OP_SCALE || o->kind == OP_SOFTCAP) kernel_constant(&k, "factor", (double)o->factor);
+    if (o->kind == OP_SOFTCAP) kernel_constant(&k, "inverse_factor", (double)(1 / o->factor));
     kernel_bind(&k, BIND_IN + 0);
     kernel_bind(&k, BIND_OUT);
     kernel_bind(&k, BIND_RUN);
@@ -116,6 +118,7 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     }
     if (o->kind == OP_SELECT_ROWS) {
         kernel_constant(&k, "count", o->count);
+        kernel_constant(&k, "share", (double)(1 / (float)max_size(o->count, 1)));
         kernel_bind(&k, BIND_ROWS);
     }
     if (two && !shared) kernel_bind(&k, BIND_IN + 1);

@@ -8,7 +8,9 @@
 static bool by_matrices(const gpu_info *info, quant_type type) { return info->subgroup_matrix && type != TYPE_F32; }
 
 /* Matrices take about as long for one column as for 16. */
-bool gpu_few_columns(const gpu_info *info, uint32_t columns) { return columns <= (info->subgroup_matrix ? 8 : 32); }
+bool gpu_few_columns(const gpu_info *info, uint32_t columns) {
+    return !info->exact && columns <= (info->subgroup_matrix ? 8 : 32);
+}
 
 bool gpu_matmul_by_matrices(const gpu_info *info, quant_type type, uint32_t columns) {
     return by_matrices(info, type) && !gpu_few_columns(info, columns);
@@ -127,7 +129,7 @@ static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, c
     const uint64_t wanted = few ? ENOUGH_WORKGROUPS : 384, least_chunks = 8;
     const uint64_t groups = tile_count(info, job, job->weights, t);
     uint32_t       splits = 1;
-    if (!job->split || job->used) return 1;
+    if (!job->split || job->used || info->exact) return 1;
     if (is_blocks(job, t)) return blocks_splits(info, job, t);
     while (splits < 8 && groups * splits < wanted && job->weights->chunks / (2 * splits) >= least_chunks) splits *= 2;
     return splits;

@@ -12,7 +12,8 @@ gm_status gpu_kernel_text(const gpu_info *info, const gpu_kernel *k, buffer *out
     } features[] = { { "SUBGROUPS", info->subgroups },
                      { "F16", info->f16 },
                      { "DOT4", info->dot4 },
-                     { "SUBGROUP_MATRIX", info->subgroup_matrix } };
+                     { "SUBGROUP_MATRIX", info->subgroup_matrix },
+                     { "EXACT", info->exact } };
     shader_define defines[KERNEL_DEFINES + COUNT_OF(features)];
     memcpy(defines, k->defines, k->define_count * sizeof *defines);
     for (size_t i = 0; i < COUNT_OF(features); i++) {

@@ -710,27 +710,28 @@ static bool make_products(fuser *f, op *matmul) {
 
 static const struct {
     op_kind kind;
+    bool    plain;                  /* also if only products change */
     bool    few;                    /* only in plans for few tokens or outputs; the rule itself asks whether for one */
     bool (*apply)(fuser *f, op *o); /* returns whether it changed the graph */
 } rules[] = {
-    { OP_ADD, false, try_add },
-    { OP_NORMS, false, try_norm_of_sum },
-    { OP_LORA_SHRINK, false, try_shrinks },
-    { OP_MATMUL, false, try_join },
-    { OP_MATMUL, false, make_products },
-    { OP_MATMUL_EXPERTS, false, make_products },
-    { OP_LORA_EXPAND, false, try_correct },
-    { OP_CLAMP, false, try_clip_output },
-    { OP_CLAMP, false, try_clip_input },
-    { OP_ATTENTION, false, try_heads },
-    { OP_ATTENTION, true, try_attend },
-    { OP_GEGLU, true, try_gate },
-    { OP_SOFTCAP, true, try_cap },
-    { OP_SHRINKS, true, try_absorb_norms },
-    { OP_PRODUCTS, true, try_absorb_norms },
-    { OP_SHRINKS, true, try_absorb_norm },
-    { OP_PRODUCTS, true, try_absorb_norm },
-    { OP_PRODUCTS, true, try_factor },
+    { OP_ADD, false, false, try_add },
+    { OP_NORMS, false, false, try_norm_of_sum },
+    { OP_LORA_SHRINK, false, false, try_shrinks },
+    { OP_MATMUL, true, false, try_join },
+    { OP_MATMUL, true, false, make_products },
+    { OP_MATMUL_EXPERTS, true, false, make_products },
+    { OP_LORA_EXPAND, false, false, try_correct },
+    { OP_CLAMP, true, false, try_clip_output },
+    { OP_CLAMP, true, false, try_clip_input },
+    { OP_ATTENTION, false, false, try_heads },
+    { OP_ATTENTION, false, true, try_attend },
+    { OP_GEGLU, false, true, try_gate },
+    { OP_SOFTCAP, false, true, try_cap },
+    { OP_SHRINKS, false, true, try_absorb_norms },
+    { OP_PRODUCTS, false, true, try_absorb_norms },
+    { OP_SHRINKS, false, true, try_absorb_norm },
+    { OP_PRODUCTS, false, true, try_absorb_norm },
+    { OP_PRODUCTS, false, true, try_factor },
 };
 
 /* Flattens a view of a view into a view of the whole value. */
@@ -759,7 +760,7 @@ static void apply_rules(fuser *f) {
     f->changed = true;
     const bool few = f->options->few_tokens || f->options->few_outputs;
     for (size_t r = 0; r < COUNT_OF(rules) && !f->g->problem.status; r++) {
-        if (rules[r].few && !few) continue;
+        if ((rules[r].few && !few) || (!rules[r].plain && f->options->plain)) continue;
         for (size_t i = 0; i < f->g->op_count && !f->g->problem.status; i++) {
             if (f->g->ops[i].kind != rules[r].kind) continue;
             if (f->changed) fuser_index(f);

@@ -62,6 +62,7 @@ enum {
 enum { SHRUNK_HEAD = 4 };
 
 typedef struct {
+    bool     plain;       /* only products change, and what they clip: every other op stays as it is */
     bool     one_token;   /* for one token only: products may compute their own column */
     bool     one_output;  /* the same for values on the axis of outputs */
     bool     rows;        /* each token is a sequence of its own, as with one token */

@@ -41,6 +41,7 @@ struct gm_engine {
     graph               text;
     engine_adapters     adapters; /* adapters.h: with a second graph */
     bool                on_gpu, precise;
+    bool exact; /* precise, and a denoiser, whose steps multiply every difference in rounding: all backends compute the same bits */
     cpu_backend         cpu; /* one of the two is open */
     gpu_backend         gpu;
     plan_set            plans;

@@ -171,6 +171,7 @@ static gm_status plan_fetch(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
     model      shapes;
     TRY(model_shapes(engine->file, &shapes, e));
+    engine->exact = engine->precise && shapes.config.canvas.length;
     model_free(&shapes);
     l->expected = model_fetch_bytes(&(model_fetch){ .file = engine->file, .matrices = true });
     l->fetch = (model_fetch){ .file = engine->file, .reads = engine->reads, .matrices = !engine->on_gpu };
@@ -190,8 +191,12 @@ static gm_status open_backend(engine_load *l, error *e) {
     const gm_engine_options *o = &l->options;
     engine->plans =
         (plan_set){ .cpu = engine->on_gpu ? NULL : &engine->cpu, .gpu = engine->on_gpu ? &engine->gpu : NULL };
-    if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, o->cpu, o->threads, o->precise, e);
+    if (!engine->on_gpu) {
+        const char *instructions = engine->exact && !o->cpu ? "scalar" : o->cpu;
+        return cpu_backend_open(&engine->cpu, instructions, o->threads, o->precise, e);
+    }
     if (!engine->gpu.host) TRY(open_gpu(l, e));
+    if (engine->exact) gpu_host_be_exact(engine->gpu.host);
     const gpu_info *info = gpu_host_info(engine->gpu.host);
     engine->batches = batch_sizes_begin(info->large_batches && !info->software && !o->gpu_memory && !o->gpu_experts);
     return GM_OK;
