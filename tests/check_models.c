@@ -172,19 +172,43 @@ static void run_check(gpu_host *h, const graph *g, const model_config *config, c
     self_check_free(check);
 }
 
-static void check_graph(const char *name, const graph *g, const model_config *config) {
-    static const quant_type kv[] = { TYPE_F16, TYPE_F32, TYPE_Q8_0 }; /* the first is the usual one */
+/* The plans of one canvas, and of several that are denoised together. */
+static void plan_canvases(gpu_backend *b, const graph *canvas, const model_config *c, quant_type type, error *e) {
+    gpu_kv_layer *kv = kv_layers(c, type);
+    while (gpu_backend_upload(b, canvas, e) == GM_AGAIN) {}
+    for (size_t count = 1; count <= 4 && kv && !e->status; count *= 2) {
+        gpu_plan *plan = NULL;
+        size_t    tokens = 1;
+        while (tokens < count * c->canvas.length && tokens < BATCH_MOST) tokens *= 4;
+        gpu_plan_new(b, canvas, tokens, 1, kv, &plan, e);
+        gpu_plan_free(plan);
+    }
+    free(kv);
+}
+
+/* `canvas`: the model's denoiser, or NULL; exact: as with --precise. */
+static void check_graph(const char *name, const graph *g, const model_config *config, const graph *canvas, bool exact) {
+    /* the first is the usual one */
+    const quant_type kv[] = { exact ? TYPE_F32 : TYPE_F16, exact ? TYPE_F16 : TYPE_F32, TYPE_Q8_0 };
     error                   e = { 0 };
     gpu_backend             planned = { 0 };
     gpu_host               *checked = NULL;
     size_t                  runs = 0, texts = 0;
     bool                    ignored;
-    TEST("the self-check reaches every kernel of %s", name);
-    if (!gpu_backend_open(&planned, &(gpu_options){ .adapter = -1 }, false, &e) &&
+    TEST("the self-check reaches every kernel of %s%s", name, exact ? ", exact" : "");
+    if (!gpu_backend_open(&planned, &(gpu_options){ .adapter = -1 }, exact, &e) &&
         !gpu_host_open(&(gpu_options){ .adapter = -1 }, &checked, &e)) {
+        if (exact) gpu_host_be_exact(planned.host);
+        if (exact) gpu_host_be_exact(checked);
         for (size_t i = 0; i < COUNT_OF(kv) && !e.status; i++) {
-            const self_check_options options = { .kv = kv[i], .checked = i ? &kv[0] : NULL, .outputs = OUTPUTS };
+            const self_check_options options = { .kv = kv[i],
+                                                 .checked = i ? &kv[0] : NULL,
+                                                 .precise = exact,
+                                                 .outputs = OUTPUTS,
+                                                 .canvas = canvas,
+                                                 .canvas_length = config->canvas.length };
             plan_classes(&planned, g, config, kv[i], &e);
+            if (canvas && !e.status) plan_canvases(&planned, canvas, config, kv[i], &e);
             if (!e.status) run_check(checked, g, config, &options, &runs, &e);
         }
     }
@@ -211,7 +235,12 @@ static void check_model_file(const char *path) {
     TEST("%s opens", path);
     if (!gguf_open_file(path, &file, &e) && !model_load(file, &m, &e)) model_text_graph(&m, NULL, &g, &e);
     CHECK_MESSAGE(!e.status, "%s", e.why);
-    if (!e.status) check_graph(path, &g, &m.config);
+    if (!e.status && m.config.canvas.length) {
+        canvas_graph c = { 0 };
+        CHECK_MESSAGE(!model_canvas_graph(&m, false, &c, &e), "%s", e.why);
+        for (int exact = 0; exact < 2 && !e.status; exact++) check_graph(path, &g, &m.config, &c.g, exact);
+        graph_free(&c.g);
+    } else if (!e.status) check_graph(path, &g, &m.config, NULL, false);
     if (!e.status && !m.config.canvas.length) check_training(path, &m, &g);
     graph_free(&g);
     model_free(&m);
@@ -371,7 +400,7 @@ static void check_large(void) {
                          graph_rms_norm(&g, graph_select_rows(&g, x), NULL, 1e-6f));
     }
     CHECK_MESSAGE(!g.problem.status, "%s", g.problem.why);
-    if (!g.problem.status) check_graph("a large model", &g, &config);
+    if (!g.problem.status) check_graph("a large model", &g, &config, NULL, false);
     graph_free(&g);
     munmap(zeros, bytes);
 }

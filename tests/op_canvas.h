@@ -60,6 +60,25 @@ static void canvas_expected(const float *w, const float *x, const float *setting
     *worst = fmax(*worst, fmax(fabs(found[CANVAS_ENTROPY] - entropy), fabs(found[CANVAS_LARGEST] - 1 / sum)));
 }
 
+/* The same on the CPU must give the same bits. */
+static void canvas_compare_bits(op_case *c, const tensor *leaf, const float *settings, const float *found,
+                                const float *soft) {
+    const backend *gpu = c->backend, cpu = { .precise = true, .cpu = gpu->cpu };
+    const size_t   k = c->width, tokens = c->tokens;
+    float *want = calloc(tokens, CANVAS_FINDINGS * sizeof *want), *rows = calloc(tokens, k * sizeof *rows);
+    c->backend = &cpu;
+    open_plan p = plan_open(c);
+    plan_write(&p, leaf, settings, tokens);
+    plan_run(&p, 2, (float *[]){ want, rows },
+             (size_t[]){ tokens * CANVAS_FINDINGS * sizeof *want, tokens * k * sizeof *rows });
+    CHECK_MESSAGE(!memcmp(found, want, tokens * CANVAS_FINDINGS * sizeof *found), "the findings differ from the CPU's");
+    check_same_values(soft, rows, tokens * k);
+    plan_close(&p);
+    c->backend = gpu;
+    free(want);
+    free(rows);
+}
+
 static void test_canvas_head(const backend *b, quant_type type, size_t tokens, size_t k, size_t m, float cap) {
     CASE_OF(type, "%s: canvas head %s %zu × [%zu, %zu]%s%s", b->name, quant_format_of(type)->name, tokens, k, m,
             cap > 0 ? " capped" : "", b->precise ? " precise" : "");
@@ -78,6 +97,7 @@ static void test_canvas_head(const backend *b, quant_type type, size_t tokens, s
     for (size_t i = 0; i < 2; i++) /* what was there before does not matter */
         plan_run(&p, 2, (float *[]){ found, got },
                  (size_t[]){ tokens * CANVAS_FINDINGS * sizeof *found, tokens * k * sizeof *got });
+    if (b->exact) canvas_compare_bits(&c, leaf, settings, found, got);
     for (size_t t = 0; t < tokens; t++)
         canvas_expected(w, case_input(&c, t), settings + t * CANVAS_SETTINGS, k, m, cap,
                         loose > 1e-5 ? 10 * loose : 1e-4, z, soft + t * k, found + t * CANVAS_FINDINGS, &worst);

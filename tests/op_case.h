@@ -34,6 +34,7 @@ typedef struct {
     bool         precise;
     cpu_backend  cpu; /* kernels NULL: it is the GPU */
     gpu_backend *gpu;
+    bool         exact; /* the GPU must give the same bits as `cpu`, which has the scalar kernels */
 } backend;
 
 /* Begins a case, unless others are wanted; CASE_OF: one with products of weights of a type. */
@@ -188,6 +189,26 @@ static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     gpu_budget_free(&budget);
 }
 
+/* Values are compared, not bytes: −0 is 0. */
+static void check_same_values(const float *got, const float *want, size_t n) {
+    size_t differ = 0, first = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (got[i] == want[i] || (got[i] != got[i] && want[i] != want[i])) continue;
+        if (!differ++) first = i;
+    }
+    CHECK_MESSAGE(!differ, "%zu of %zu values differ from the CPU's; value %zu is %a, expected %a", differ, n, first,
+                  (double)got[first], (double)want[first]);
+}
+
+static void case_compare_bits(op_case *c, size_t outputs, size_t bytes) {
+    float *got = c->result;
+    c->result = calloc(1, bytes + 1);
+    case_run_on_cpu(c, outputs, bytes);
+    check_same_values(got, c->result, bytes / sizeof *got);
+    free(c->result);
+    c->result = got;
+}
+
 static const float *case_run(op_case *c, tensor *result, size_t outputs) {
     c->g.result = result;
     CHECK_MESSAGE(!c->g.problem.status, "%s", c->g.problem.why);
@@ -197,6 +218,7 @@ static const float *case_run(op_case *c, tensor *result, size_t outputs) {
     free(c->result);
     c->result = calloc(1, bytes + 1);
     (c->backend->gpu ? case_run_on_gpu : case_run_on_cpu)(c, outputs, bytes);
+    if (c->backend->exact) case_compare_bits(c, outputs, bytes);
     return c->result;
 }
 

@@ -3,6 +3,7 @@
  * beyond them. */
 
 #include "base/half.h"
+#include "cpu/exact.h"
 #include "cpu/kernels.h"
 #include "test.h"
 
@@ -267,7 +268,7 @@ static void test_kernel_large(const cpu_kernels *kernels) {
 
 /* ---- rows ---- */
 
-static double exact_gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
+static double double_gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 
 static double row_error(const float *a, const float *b, size_t n) {
     double worst = 0;
@@ -329,7 +330,7 @@ static void test_functions(const cpu_kernels *kernels) {
     double worst = 0;
     memcpy(y, x, COUNT * 4);
     kernels->geglu(y, y, ones, COUNT);
-    for (size_t i = 0; i < COUNT; i++) worst = fmax(worst, fabs(y[i] - exact_gelu(x[i])) / (fabs(x[i]) + 1e-6));
+    for (size_t i = 0; i < COUNT; i++) worst = fmax(worst, fabs(y[i] - double_gelu(x[i])) / (fabs(x[i]) + 1e-6));
     CHECK_MESSAGE(worst < 3e-7, "%g", worst);
     TEST("%s: gate against double", kernels->name);
     worst = 0;
@@ -350,7 +351,7 @@ static void test_functions(const cpu_kernels *kernels) {
     for (size_t i = 0; i < COUNT_OF(extreme); i++) CHECK(fabs(y[i] - 1 / (1 + exp(-(double)extreme[i]))) < 1e-6);
     kernels->geglu(y, extreme, ones, COUNT_OF(extreme));
     for (size_t i = 0; i < COUNT_OF(extreme); i++)
-        CHECK(fabs(y[i] - exact_gelu(extreme[i])) <= 1e-6 * fabs(extreme[i]));
+        CHECK(fabs(y[i] - double_gelu(extreme[i])) <= 1e-6 * fabs(extreme[i]));
     kernels->softcap(y, extreme, 30, COUNT_OF(extreme));
     for (size_t i = 0; i < COUNT_OF(extreme); i++) CHECK(fabs(y[i] - 30 * tanh(extreme[i] / 30)) <= 1e-5);
     free(x), free(y), free(ones);
@@ -518,6 +519,83 @@ static void test_kernel_table(const cpu_kernels *kernels) {
     for (size_t i = 0; i < COUNT_OF(attention_cases); i++) test_kernel_attention(kernels, &attention_cases[i]);
 }
 
+/* ---- what gives the same bits everywhere ---- */
+
+static void mix_in(uint64_t *hash, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) *hash = (*hash ^ exact_bits(x[i] + 0.0f)) * UINT64_C(0x100000001b3); /* −0 is 0 */
+}
+
+static double relative(double got, double want) { return fabs(got - want) / fabs(want); }
+
+/* The functions against the library's in double, and a hash of their results, which is the same for every compiler and processor. */
+static void test_exact_functions(void) {
+    uint64_t hash = 0;
+    double   worst[7] = { 0 };
+    TEST("exact functions");
+    for (size_t i = 0; i < 100000; i++) {
+        const float x = random_float(-70, 70), size = exact_float(0x20000000u + random_u32() % 0x40000000u);
+        const float small = random_float(-1, 1), angle = random_float(0, 300000) * (i % 2 ? 1 : 0.00001f);
+        float got[9] = { exact_exp(x),         exact_inverse(size), exact_inverse_root(size), exact_log(size),
+                         exact_tanh(5 * small), exact_gelu(x),       exact_log_ratio(small / 3) };
+        exact_cosine_sine(angle, &got[7], &got[8]);
+        mix_in(&hash, got, COUNT_OF(got));
+        worst[0] = fmax(worst[0], relative((double)got[0], exp((double)x)));
+        worst[1] = fmax(worst[1], relative((double)got[1], 1 / (double)size));
+        worst[2] = fmax(worst[2], relative((double)got[2], 1 / sqrt((double)size)));
+        worst[3] = fmax(worst[3], fabs((double)got[3] - log((double)size)) / fmax(fabs(log((double)size)), 1));
+        worst[4] = fmax(worst[4], relative((double)got[4], tanh((double)(5 * small))));
+        worst[5] = fmax(worst[5], fabs((double)got[7] - cos((double)angle)));
+        worst[6] = fmax(worst[6], fabs((double)got[8] - sin((double)angle)));
+    }
+    for (size_t i = 0; i < COUNT_OF(worst); i++) CHECK_MESSAGE(worst[i] < 1e-6, "function %zu is off by %g", i, worst[i]);
+    CHECK(exact_exp(-71) == 0 && exact_exp(0) == 1 && isnan(exact_exp(NAN)) && exact_exp(-INFINITY) == 0);
+    CHECK(exact_tanh(0) == 0 && fabsf(exact_tanh(100) - 1) < 2e-7f && isnan(exact_tanh(NAN)));
+    CHECK(isnan(exact_inverse(NAN)) && isnan(exact_inverse_root(NAN)) && isnan(exact_gelu(NAN)));
+    CHECK_MESSAGE(hash == UINT64_C(0x8f620eb334442c0e), "the hash is 0x%llx", (unsigned long long)hash);
+}
+
+/* The same of the scalar kernels that a diffusion model runs. */
+static void test_exact_kernels(void) {
+    enum { N = 300, ROWS = 5, COLUMNS = 70 };
+    const cpu_kernels *k = &cpu_kernels_scalar;
+    uint64_t           hash = 0;
+    float *a = random_array(N * COLUMNS, 3), *b = random_array(N * ROWS, 1), *y = get(COLUMNS * N * sizeof *y);
+    TEST("exact kernels");
+    k->rms_norm(y, a, b, 1e-6f, N);
+    mix_in(&hash, y, N);
+    k->geglu(y, a, b, N);
+    mix_in(&hash, y, N);
+    k->softcap(y, a, 2.5f, N);
+    mix_in(&hash, y, N);
+    k->rope(a, b, 64);
+    mix_in(&hash, a, 64);
+    k->add_rows(a, b, N, b + 7, 3, N);
+    mix_in(&hash, a, N);
+    const matmul_job job = { .w = (const uint8_t *)b,
+                             .row_bytes = N * sizeof *b,
+                             .k = N,
+                             .type = TYPE_F32,
+                             .x = a,
+                             .y = y,
+                             .y_stride = ROWS,
+                             .columns = COLUMNS };
+    k->matmul_f32(&job, 0, ROWS, matmul_scratch);
+    mix_in(&hash, y, ROWS * COLUMNS);
+    const token_record  record = { .full_first = 3, .full_last = 40, .span_count = 1 };
+    const attention_job attention = { .q = a,
+                                      .out = y,
+                                      .kv = { .k = a, .v = a + 7, .type = TYPE_F32, .kv_heads = 2, .head = 33 },
+                                      .heads = 4,
+                                      .tokens = 1,
+                                      .records = &record };
+    for (size_t i = 0; i < k->attention_tasks(&attention); i++) k->attention(&attention, i, attention_scratch_memory);
+    mix_in(&hash, y, 4 * 33);
+    CHECK_MESSAGE(hash == UINT64_C(0x0a15cff5365e2592), "the hash is 0x%llx", (unsigned long long)hash);
+    free(a);
+    free(b);
+    free(y);
+}
+
 int main(void) {
     const cpu_kernels *const *list;
     const size_t              count = cpu_kernels_available(&list);
@@ -531,6 +609,9 @@ int main(void) {
         CHECK(cpu_kernels_by_name(list[i]->name) == list[i] && list[i]->row_multiple > 0);
         printf("kernels: %s\n", list[i]->name);
     }
+    random_state = 1;
+    test_exact_functions();
+    test_exact_kernels();
     for (size_t i = 0; i < count; i++) test_kernel_table(list[i]);
     free(matmul_scratch);
     free(attention_scratch_memory);

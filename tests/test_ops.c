@@ -2,6 +2,8 @@
  * set, with one thread and three; on the GPU with and without its optional features; with and without 8-bit activations. Inputs enter
  * through an embedding table, as in a model.
  *
+ * A GPU that is exact must also give the same bits as the CPU's scalar kernels, for all ops of a diffusion model.
+ *
  *     test_ops [cpu|gpu] [disabled GPU features, after a + in a second pass only] [only cases with this in their name] [deep]
  *
  * deep: attentions over as many tokens and keys as a long prompt has, instead of everything else; for a GPU that is one
@@ -178,6 +180,53 @@ static void test_ops_with(gpu_backend *gpu, const char *without, bool deep) {
     }
 }
 
+/* The ops of a diffusion model with pictures on a GPU that must give the same bits as the CPU. */
+static void test_exact(const backend *b) {
+    static const size_t     tokens[] = { 1, 3, 33 };
+    static const quant_type types[] = { TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q4_0, TYPE_Q8_0, TYPE_Q4_K, TYPE_Q6_K };
+    for (size_t i = 0; i < COUNT_OF(tokens); i++) {
+        const size_t n = tokens[i];
+        test_norm(b, n, 96, 1, true);
+        test_norm(b, n, 33, 3, false);
+        test_norm(b, n, 1600, 1, true);
+        test_op_vectors(b, n, 40, 3);
+        test_elementwise(b, n, 1 + 16 * n);
+        test_elementwise(b, n, 256);
+        test_rope(b, n, 32, 3);
+        test_rope(b, n, 6, 1);
+        test_rope_of_patches(b, n, 72, 3);
+        test_embed(b, TYPE_Q4_K, n, 512);
+        test_embed(b, TYPE_F16, n, 33);
+        for (size_t t = 0; t < COUNT_OF(types); t++) test_matmul(b, types[t], n, 512, 37);
+        test_matmul(b, TYPE_F16, n, 33, 5);
+        test_op_attention(b, TYPE_F32, n, 5, 64, 4, 2, 0);
+        test_op_attention(b, TYPE_F16, n, 5, 33, 4, 2, 0);
+        test_op_attention(b, TYPE_F32, n, 5, 256, 3, 1, 16);
+        test_experts(b, TYPE_F32, n, 40, 24, 8, 2);
+        test_experts(b, TYPE_Q4_K, n, 256, 256, 4, 2);
+    }
+    test_op_attention(b, TYPE_F32, 70, 2, 512, 2, 1, 40);
+    test_image_blocks(b);
+    test_experts(b, TYPE_Q8_0, 67, 64, 32, 16, 3);
+    test_experts_with(b, TYPE_Q8_0, 37, 64, 32, 16, 3, false, 3);
+    test_matmul(b, TYPE_Q6_K, 130, 256, 150);
+    test_clipped(b, TYPE_BF16, 70, 96, 130);
+    test_select_means(b, 7, 9, 32, 1);
+    test_canvas_heads(b);
+}
+
+static void test_exact_ops(gpu_backend *gpu) {
+    error   e = { 0 };
+    backend b = { .name = "exact gpu", .precise = true, .gpu = gpu, .exact = true };
+    TEST("the scalar kernels open");
+    CHECK_MESSAGE(!cpu_backend_open(&b.cpu, "scalar", 2, true, &e), "%s", e.why);
+    if (e.status) return;
+    gpu->precise = true;
+    gpu_features_be_exact((gpu_info *)gpu_host_info(gpu->host));
+    test_exact(&b);
+    cpu_backend_close(&b.cpu);
+}
+
 /* One device for all: many kernels are the same in both modes, and without features. `disable` begins with a `+` if the features are to
  * be hidden only after everything has been tested with them. */
 static void test_ops_on_gpu(const char *disable, bool deep) {
@@ -198,6 +247,7 @@ static void test_ops_on_gpu(const char *disable, bool deep) {
         }
         test_ops_with(&gpu, disable + 1, deep);
     }
+    if (!deep) test_exact_ops(&gpu);
     gpu_backend_close(&gpu);
 }
 

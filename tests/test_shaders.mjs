@@ -18,7 +18,7 @@ const build = process.argv[2] ?? "build/release";
 const features = ["subgroups", "dot4", "f16"];
 const combinations = Array.from({length: 1 << features.length}, (_, bits) => features.filter((_, i) => bits >> i & 1).join(" "));
 combinations.push("subgroups dot4 f16 subgroup_matrix", "subgroups dot4 f16 subgroup_matrix small", "subgroups dot4 f16 old");
-const fixtures = ["tiny-dense", "tiny-moe", "small-dense-Q4_K_M", "small-moe-Q4_K_M"].map((name) => `tests/fixtures/${name}.gguf`);
+const fixtures = ["tiny-dense", "tiny-moe", "tiny-diffusion", "small-dense-Q4_K_M", "small-moe-Q4_K_M"].map((name) => `tests/fixtures/${name}.gguf`);
 // The test programs' results are zeros here, so only their normal exit counts.
 const programs = [
     {name: "test_ops", args: ["gpu"], ends: /\d+ passed, \d+ failed\n$/},

@@ -20,7 +20,7 @@ override a_token_stride: u32;
 override share:          f32; // 1 / the values of a row
 override eps:            f32;
 #if EXACT
-const threads = 256u; // the lanes of its sums
+const threads = min(${THREADS}u, 256u / unit_values); // the sums have 256 lanes
 #else
 const threads = ${THREADS}u;
 #endif
@@ -39,11 +39,24 @@ const threads = ${THREADS}u;
 #endif
 
 #if EXACT
-fn value_at(source: u32, i: u32) -> f32 {
+var<workgroup> lanes: array<unit, threads>;
+
+fn squares_of_row(source: u32, mean: unit, thread: u32) -> f32 {
+    var squares = unit();
+    for (var i = thread; i < n; i += threads) {
+        let x = a[source + i] - mean;
+        squares += rounded_unit(x * x);
+    }
+    lanes[thread] = squares;
+    for (var half = threads / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (thread < half) { lanes[thread] += lanes[thread + half]; }
+    }
+    workgroupBarrier();
 #if WIDE
-    return a[source + i / 4u][i % 4u];
+    return (lanes[0].x + lanes[0].z) + (lanes[0].y + lanes[0].w);
 #else
-    return a[source + i];
+    return lanes[0];
 #endif
 }
 #endif
@@ -71,13 +84,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #else
     let mean = unit(0.0);
 #endif
-    var squares = 0.0;
 #if EXACT
-    for (var i = thread; i < n * unit_values; i += threads) { squares += rounded(value_at(source, i) * value_at(source, i)); }
+    let sum = squares_of_row(source, mean, thread);
 #else
+    var squares = 0.0;
     for (var i = thread; i < n; i += threads) { squares += square(a[source + i] - mean); }
-#endif
     let sum = workgroup_sum(squares, thread, subgroup_size);
+#endif
 
     let scale = inverse_root(rounded(sum * share) + eps);
 #if BIAS
