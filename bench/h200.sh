@@ -30,6 +30,8 @@
 #              each measurement has the most GPU memory that nvidia-smi saw
 #   diffusion  a denoising step of 256 positions behind 1,000 tokens and a block of 16 steps: diffusion-native and diffusion-node, each with a
 #              profile (profile-diffusion-*), diffusion-memory natively within --gpu-memory 6G, and the head's kernels, diffusion-kernels (kernels-canvas-*.txt; ops.txt)
+#   exact      --precise with a diffusion model: the ops natively and in Node against the CPU's bits, whole texts of tiny-diffusion on the CPU
+#              and on the GPU (exact.txt), and the speed of the real shapes (exact-speed)
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
 # Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. The steps from
@@ -58,7 +60,7 @@ for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
     all) steps+=(pairs cold prefill node profile kernels steps "${ops[@]}" "${towers[@]}" tower-kernels sampler f16 parallel adapters "${cache[@]}")
-        steps+=("${train[@]}" "${diffusion[@]}") ;;
+        steps+=("${train[@]}" "${diffusion[@]}" exact exact-speed) ;;
     ops) steps+=("${ops[@]}") ;;
     experts) steps+=("${cache[@]}") ;;
     towers) steps+=("${towers[@]}") ;;
@@ -373,6 +375,18 @@ step_diffusion-node() {
     in_node 200 diffusion --prefill "${prompts%% *}" --decode 1 --depth "$prefix" --steps "$denoise" --warm "${WARM:-6}" \
         --profile "$out/profile-diffusion-node.svg"
 }
+exact_text() { limited 60 "$native" gemmule run "$root/tests/fixtures/tiny-diffusion.gguf" "Hello there" --precise --max 64 --quiet "$@" | base64; }
+step_exact() {
+    local seed text same=0 tried=0
+    { echo "natively:" && limited 100 "$native" test_ops gpu "" "exact gpu" 2>&1 | tail -n 12; } | tee -a "$out/exact.txt" >&2
+    ops_in_node "" "exact gpu"
+    for seed in 1 2 3 4 5 6; do
+        tried=$((tried + 1)) text=$(exact_text --seed $seed --backend cpu)
+        [ -z "$text" ] || [ "$text" != "$(exact_text --seed $seed --backend gpu)" ] || same=$((same + 1))
+    done
+    echo "texts of tiny-diffusion that are the same on the CPU and on the GPU: $same of $tried" | tee -a "$out/exact.txt" >&2
+}
+step_exact-speed() { model diffusion && natively 150 diffusion -p "${prompts%% *}" -n 1 -d "$prefix" --steps 4 --precise; }
 step_diffusion-kernels() {
     limited 60 "$native" kernels_gpu "${quick[@]}" canvas >"$out/kernels-canvas-native.txt"
     kernels_in_node 60 kernels-canvas-node canvas

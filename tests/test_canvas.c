@@ -189,7 +189,7 @@ static void test_cancel_within_step(void) {
 }
 
 /* The tokens that complete a stop string are the last of the answer, whatever the block has behind them. */
-static void test_stop_strings(void) {
+static void test_canvas_stop_strings(void) {
     static const char *const stop = "fox";
     const gm_reply_options   options = { .canvas = "The red fox is here, and says so to all of you",
                                          .stop = &stop,
@@ -651,7 +651,7 @@ int main(int argc, char **argv) {
     test_stop_and_cancel();
     test_cancel_within_step();
     if (!gpu) {
-        test_stop_strings();
+        test_canvas_stop_strings();
         test_block_pieces();
         test_block_thoughts();
         test_pinned_blocks();

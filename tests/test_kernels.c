@@ -525,7 +525,7 @@ static void mix_in(uint64_t *hash, const float *x, size_t n) {
     for (size_t i = 0; i < n; i++) *hash = (*hash ^ exact_bits(x[i] + 0.0f)) * UINT64_C(0x100000001b3); /* −0 is 0 */
 }
 
-static double relative(double got, double want) { return fabs(got - want) / fabs(want); }
+static double exact_error(double got, double want) { return fabs(got - want) / fabs(want); }
 
 /* The functions against the library's in double, and a hash of their results, which is the same for every compiler and processor. */
 static void test_exact_functions(void) {
@@ -539,11 +539,11 @@ static void test_exact_functions(void) {
                          exact_tanh(5 * small), exact_gelu(x),       exact_log_ratio(small / 3) };
         exact_cosine_sine(angle, &got[7], &got[8]);
         mix_in(&hash, got, COUNT_OF(got));
-        worst[0] = fmax(worst[0], relative((double)got[0], exp((double)x)));
-        worst[1] = fmax(worst[1], relative((double)got[1], 1 / (double)size));
-        worst[2] = fmax(worst[2], relative((double)got[2], 1 / sqrt((double)size)));
+        worst[0] = fmax(worst[0], exact_error((double)got[0], exp((double)x)));
+        worst[1] = fmax(worst[1], exact_error((double)got[1], 1 / (double)size));
+        worst[2] = fmax(worst[2], exact_error((double)got[2], 1 / sqrt((double)size)));
         worst[3] = fmax(worst[3], fabs((double)got[3] - log((double)size)) / fmax(fabs(log((double)size)), 1));
-        worst[4] = fmax(worst[4], relative((double)got[4], tanh((double)(5 * small))));
+        worst[4] = fmax(worst[4], exact_error((double)got[4], tanh((double)(5 * small))));
         worst[5] = fmax(worst[5], fabs((double)got[7] - cos((double)angle)));
         worst[6] = fmax(worst[6], fabs((double)got[8] - sin((double)angle)));
     }

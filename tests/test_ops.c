@@ -213,6 +213,7 @@ static void test_exact(const backend *b) {
     test_clipped(b, TYPE_BF16, 70, 96, 130);
     test_select_means(b, 7, 9, 32, 1);
     test_canvas_heads(b);
+    test_canvas_head(b, TYPE_F16, 5, 64, 2 * CANVAS_CHUNK + 300, 30); /* several chunks */
 }
 
 static void test_exact_ops(gpu_backend *gpu) {

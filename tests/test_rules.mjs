@@ -79,7 +79,7 @@ function uncleared(kernels) {
     };
     const texts = Object.keys(kernels).map((name) => whole(name));
     return Object.entries(kernels).flatMap(([name, text]) => [...text.matchAll(/^var<workgroup>\s+(\w+)\s*:\s*(?:array<)?atomic</gm)]
-        .filter(([line, counter]) => !texts.some((all) => all.includes(line) && new RegExp(`atomicStore\\(&${counter}\\b`).test(all)))
+        .filter(([line, counter]) => !texts.some((all) => all.includes(line) && new RegExp(`atomicStore\\(&${counter}\\b[^,]*, (?![1-9])`).test(all)))
         .map(([, counter]) => `wgsl/${name}: nothing sets '${counter}' before it is read`));
 }
 
@@ -87,6 +87,7 @@ function uncleared(kernels) {
 const counter = 'var<workgroup> misses: atomic<u32>;\n';
 assert.deepEqual(uncleared({ 'a.wgsl': counter }), ["wgsl/a.wgsl: nothing sets 'misses' before it is read"]);
 assert.deepEqual(uncleared({ 'a.wgsl': counter, 'b.wgsl': '#include "a.wgsl"\n#include "c.wgsl"\n', 'c.wgsl': 'atomicStore(&misses, 0u);' }), []);
+assert.equal(uncleared({ 'a.wgsl': `${counter}atomicStore(&misses, 1u);` }).length, 1); // a later value, not the first
 assert.equal(uncleared({ 'a.wgsl': `${counter}atomicMax(&misses, 1u);`, 'b.wgsl': 'atomicStore(&misses, 0u);' }).length, 1);
 const one = 'static int take(int a) {\n    return a;\n}\n';
 const two = '/* static void take(void) { */\nstatic bool\ntake(const thing *t,\n     int n) { return n; }\n';

@@ -32,6 +32,7 @@ var<workgroup> going: atomic<u32>; // 1: not all are done
 @compute @workgroup_size(threads)
 fn main(@builtin(local_invocation_index) thread: u32) {
     let tokens = run.tokens;
+    if (thread == 0u) { atomicStore(&going, 0u); }
     // first, ids has entropies in units with two flags: the position is pinned; its likeliest id has changed
     for (var t = thread; t < tokens; t += threads) {
         let s    = state[t];
@@ -44,7 +45,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     for (var t = thread; t < tokens; t += threads) {
         var s = state[t];
         if (((settings[t].w >> 10u) & 1023u) == 0u) {
-            atomicStore(&going, 1u);
+            atomicMax(&going, 1u);
             continue;
         }
         let mine   = ids[t] & (pinned - 1u);
@@ -61,7 +62,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
             flags |= ids[i];
         }
         s.w = select(s.w + 1u, 0u, flags >= changed);
-        if (s.w < stability || total >= confidence * max(open, 1u)) { atomicStore(&going, 1u); }
+        if (s.w < stability || total >= confidence * max(open, 1u)) { atomicMax(&going, 1u); }
         if (s.y == 0u) {
             s.x = findings[t].y;
             s.z = findings[t].x;

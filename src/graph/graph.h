@@ -312,7 +312,7 @@ enum { CANVAS_INVERSE, CANVAS_KEY_0, CANVAS_KEY_1, CANVAS_DRAW, CANVAS_SETTINGS 
 enum { CANVAS_STEP_SHIFT = 10, CANVAS_BLOCK_SHIFT = 20 }; /* the bits of `draw`: the position is in the lowest */
 enum { CANVAS_LIKELIEST, CANVAS_DRAWN, CANVAS_ENTROPY, CANVAS_LARGEST, CANVAS_FINDINGS };
 /* Rows of the table that CANVAS_HEAD takes at a time where it must give the same bits on every backend: the order of its sums follows from it. */
-enum { CANVAS_CHUNK = 512 };
+enum { CANVAS_CHUNK = 2048 };
 #define CANVAS_STREAM 0x63616e76u
 
 /* What CANVAS_NEXT keeps of a position from step to step. */
