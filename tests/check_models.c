@@ -190,11 +190,11 @@ static void plan_canvases(gpu_backend *b, const graph *canvas, const model_confi
 static void check_graph(const char *name, const graph *g, const model_config *config, const graph *canvas, bool exact) {
     /* the first is the usual one */
     const quant_type kv[] = { exact ? TYPE_F32 : TYPE_F16, exact ? TYPE_F16 : TYPE_F32, TYPE_Q8_0 };
-    error                   e = { 0 };
-    gpu_backend             planned = { 0 };
-    gpu_host               *checked = NULL;
-    size_t                  runs = 0, texts = 0;
-    bool                    ignored;
+    error            e = { 0 };
+    gpu_backend      planned = { 0 };
+    gpu_host        *checked = NULL;
+    size_t           runs = 0, texts = 0;
+    bool             ignored;
     TEST("the self-check reaches every kernel of %s%s", name, exact ? ", exact" : "");
     if (!gpu_backend_open(&planned, &(gpu_options){ .adapter = -1 }, exact, &e) &&
         !gpu_host_open(&(gpu_options){ .adapter = -1 }, &checked, &e)) {

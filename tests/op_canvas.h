@@ -65,7 +65,7 @@ static void canvas_compare_bits(op_case *c, const tensor *leaf, const float *set
                                 const float *soft) {
     const backend *gpu = c->backend, cpu = { .precise = true, .cpu = gpu->cpu };
     const size_t   k = c->width, tokens = c->tokens;
-    float *want = calloc(tokens, CANVAS_FINDINGS * sizeof *want), *rows = calloc(tokens, k * sizeof *rows);
+    float         *want = calloc(tokens, CANVAS_FINDINGS * sizeof *want), *rows = calloc(tokens, k * sizeof *rows);
     c->backend = &cpu;
     open_plan p = plan_open(c);
     plan_write(&p, leaf, settings, tokens);

@@ -535,8 +535,8 @@ static void test_exact_functions(void) {
     for (size_t i = 0; i < 100000; i++) {
         const float x = random_float(-70, 70), size = exact_float(0x20000000u + random_u32() % 0x40000000u);
         const float small = random_float(-1, 1), angle = random_float(0, 300000) * (i % 2 ? 1 : 0.00001f);
-        float got[9] = { exact_exp(x),         exact_inverse(size), exact_inverse_root(size), exact_log(size),
-                         exact_tanh(5 * small), exact_gelu(x),       exact_log_ratio(small / 3) };
+        float       got[9] = { exact_exp(x),          exact_inverse(size), exact_inverse_root(size),  exact_log(size),
+                               exact_tanh(5 * small), exact_gelu(x),       exact_log_ratio(small / 3) };
         exact_cosine_sine(angle, &got[7], &got[8]);
         mix_in(&hash, got, COUNT_OF(got));
         worst[0] = fmax(worst[0], exact_error((double)got[0], exp((double)x)));
@@ -547,7 +547,8 @@ static void test_exact_functions(void) {
         worst[5] = fmax(worst[5], fabs((double)got[7] - cos((double)angle)));
         worst[6] = fmax(worst[6], fabs((double)got[8] - sin((double)angle)));
     }
-    for (size_t i = 0; i < COUNT_OF(worst); i++) CHECK_MESSAGE(worst[i] < 1e-6, "function %zu is off by %g", i, worst[i]);
+    for (size_t i = 0; i < COUNT_OF(worst); i++)
+        CHECK_MESSAGE(worst[i] < 1e-6, "function %zu is off by %g", i, worst[i]);
     CHECK(exact_exp(-71) == 0 && exact_exp(0) == 1 && isnan(exact_exp(NAN)) && exact_exp(-INFINITY) == 0);
     CHECK(exact_tanh(0) == 0 && fabsf(exact_tanh(100) - 1) < 2e-7f && isnan(exact_tanh(NAN)));
     CHECK(isnan(exact_inverse(NAN)) && isnan(exact_inverse_root(NAN)) && isnan(exact_gelu(NAN)));

@@ -24,8 +24,10 @@ const option engine_options[ENGINE_OPTIONS] = {
     CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_choices,
                   "type of stored keys and values: f16, f32 or q8_0; default: f16, or f32 with --precise"),
     COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: one per physical core"),
-    FLAG_OPTION(engine_values, precise, "precise", 0,
-                "use f32 for activations, keys, values and sums: slower, but closest to the reference"),
+    FLAG_OPTION(
+        engine_values, precise, "precise", 0,
+        "use f32 for activations, keys, values and sums: slower, but closest to the reference; a diffusion model then "
+        "writes the same text on every backend"),
     TEXT_OPTION(engine_values, cpu, "cpu", 0, "ISA",
                 "instruction set: scalar, avx2, avx512 or neon; default: the best one here (see gemmule version)"),
     COUNT_OPTION(engine_values, gpu, "gpu", 0, "N", 0, 63,

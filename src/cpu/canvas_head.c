@@ -31,7 +31,8 @@ typedef struct {
     void              *scratch;
 } canvas_task;
 
-_Static_assert((COLUMNS * CHUNK + (BLOCK + COLUMNS) * PIECE) * sizeof(float) <= BACK_SCRATCH, "scratch before that of a product");
+_Static_assert((COLUMNS * CHUNK + (BLOCK + COLUMNS) * PIECE) * sizeof(float) <= BACK_SCRATCH,
+               "scratch before that of a product");
 
 size_t cpu_canvas_head_tasks(const cpu_step *s, const cpu_context *c) {
     return (step_entries(c, s->op->out) + COLUMNS - 1) / COLUMNS;

@@ -95,7 +95,8 @@ static inline void exact_cosine_sine(float angle, float *cosine, float *sine) {
         const uint32_t above = bits >> 23, shift = above >= 150 ? 1 : above <= 119 ? 31 : 150 - above;
         const uint64_t low = m * 0x7f09d5f4u, middle = m * 0x9391054au + (low >> 32),
                        high = m * 0x28be60dbu + (middle >> 32);
-        const uint32_t turn = (uint32_t)(high >> shift), finer = (uint32_t)high << (32 - shift) | (uint32_t)middle >> shift;
+        const uint32_t turn = (uint32_t)(high >> shift),
+                       finer = (uint32_t)high << (32 - shift) | (uint32_t)middle >> shift;
         quarter = (turn + 0x20000000u) >> 30;
         rest = ((float)(int32_t)(turn - (quarter << 30)) + (float)finer * 0x1p-32f) * (6.283185307179586f * 0x1p-32f);
     }

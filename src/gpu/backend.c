@@ -90,7 +90,7 @@ const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t) {
 }
 
 fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outputs) {
-    const uint64_t padding = 1 << 16; /* planes are a little larger than the tensors that they hold */
+    const uint64_t  padding = 1 << 16; /* planes are a little larger than the tensors that they hold */
     const gpu_info *info = gpu_host_info(b->host);
     if (info->exact) return (fuse_options){ .plain = true, .clips = true, .most_bytes = info->max_binding - padding };
     return (fuse_options){ .one_token = tokens == 1,

@@ -53,8 +53,10 @@ static canvas_groups canvas_groups_of(const gpu_info *info, const gpu_canvas_job
     const uint32_t columns = matrices ? SOFT_MATRICES * info->matrix_rows : 16 * canvas_each(job);
     const uint64_t alike = (uint64_t)divide_up(job->weights->k, values) * divide_up(job->alike, columns);
     return (canvas_groups){ divide_up(job->weights->k, values), divide_up(job->tokens, columns),
-                            info->exact ? 1 : canvas_splits(alike, canvas_chunk_rows(info, job), info->software ? 2 : SOFT_SPLITS,
-                                          info->software ? ROW_UNIT : SOFT_LEAST_ROWS) };
+                            info->exact
+                                ? 1
+                                : canvas_splits(alike, canvas_chunk_rows(info, job), info->software ? 2 : SOFT_SPLITS,
+                                                info->software ? ROW_UNIT : SOFT_LEAST_ROWS) };
 }
 
 /* Places in the scratch memory, in values (wgsl/canvas_chunk.wgsl). */

@@ -36,8 +36,8 @@ typedef struct {
     bool double_buffers;  /* products by register blocks load the next step beside this one, if weights are quantised */
     bool large_batches;   /* prompts in batches beyond 256 tokens, if the GPU is fast: session/batches.h */
     uint64_t main_memory; /* bytes that sources (gpu_source_new) may take, about; 0: there should be none */
-    bool     blocks; /* attention and f32 products of many tokens by register blocks; false: by plain kernels */
-    bool     exact;  /* the same bits as the CPU's scalar kernels: gpu_host_be_exact */
+    bool     blocks;      /* attention and f32 products of many tokens by register blocks; false: by plain kernels */
+    bool     exact;       /* the same bits as the CPU's scalar kernels: gpu_host_be_exact */
 } gpu_info;
 
 typedef struct {

@@ -25,7 +25,7 @@ export interface LoadOptions extends SourceOptions, WorkerOptions {
     context?: number;
     /** Type of the keys and values: f16 by default. */
     kv?: KeyValueType;
-    /** Computes in f32 throughout: slower, and exact compared with the reference. */
+    /** Computes in f32 throughout: slower, and exact compared with the reference. A diffusion model then writes the same text on every backend. */
     precise?: boolean;
     /** Bytes of GPU memory to use. Weights that do not fit are read from the source when they are needed. */
     gpuMemory?: number;

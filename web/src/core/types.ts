@@ -52,7 +52,7 @@ export interface EngineOptions {
     backend?: 'auto' | Backend;
     /** Whether a software GPU will do; by default only with `backend: 'gpu'`. */
     softwareGpu?: boolean;
-    /** f32 activations, keys and values: slower, and exact compared with the reference. */
+    /** f32 activations, keys and values: slower, and exact compared with the reference. A diffusion model then writes the same text on every backend. */
     precise?: boolean;
     /** Bytes of GPU memory to use. Weights that do not fit are read from the source when they are needed. */
     gpuMemory?: number;

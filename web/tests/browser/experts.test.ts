@@ -60,6 +60,14 @@ for (const model of MODELS) {
     });
 }
 
+test('tiny-diffusion: every step of a block has the same ids and entropies on the CPU and on the GPU', { timeout: 600_000 }, async () => {
+    await page.setInputFiles('input', 'tests/fixtures/tiny-diffusion.gguf');
+    const task = { from: 'file', gpuExperts: 0, copies: true, steps: 48 } as const;
+    const gpu = await compute(task), cpu = await compute({ ...task, backend: 'wasm' });
+    assert.equal(gpu.numbers.length, 48 * 32 * 2);
+    assert.deepEqual(cpu.numbers, gpu.numbers);
+});
+
 test('tiny-diffusion: what was used most is in the slots when the model is opened again', { timeout: 600_000 }, async () => {
     await page.setInputFiles('input', 'tests/fixtures/tiny-diffusion.gguf');
     const first = await compute({ from: 'file', gpuExperts: 7, copies: true, remember: true });

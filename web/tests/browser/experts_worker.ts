@@ -21,6 +21,10 @@ export interface ExpertsTask {
     copies: boolean;
     /** Remembers in IndexedDB which experts are used most. */
     remember?: boolean;
+    /** The GPU, if it is not named. */
+    backend?: 'gpu' | 'wasm';
+    /** The most steps of a diffusion model's block: 3, if it is not given. */
+    steps?: number;
 }
 
 export interface ExpertsReport {
@@ -87,11 +91,11 @@ async function failureOf(source: Watched, work: () => Promise<unknown>): Promise
     return failure;
 }
 
-async function canvasNumbers(engine: CoreEngine, source: Watched, fails: boolean): Promise<{ numbers: number[]; failure: string }> {
+async function canvasNumbers(engine: CoreEngine, source: Watched, fails: boolean, steps: number): Promise<{ numbers: number[]; failure: string }> {
     const session = engine.session({ context: 128 });
     const write = async () => {
         const numbers: number[] = [];
-        const pieces = session.replyTokens(idsFrom(0, 20), { sampling: { seed: 7 }, maxTokens: 32, steps: 3, wantCanvas: true });
+        const pieces = session.replyTokens(idsFrom(0, 20), { sampling: { seed: 7 }, maxTokens: 32, steps, wantCanvas: true });
         for await (const piece of pieces as AsyncIterable<Piece>) {
             if (piece.kind === 'canvas') for (const { id, entropy } of piece.canvas.tokens) numbers.push(id, entropy);
         }
@@ -121,16 +125,16 @@ async function textNumbers(engine: CoreEngine, source: Watched, fails: boolean):
     return { numbers, failure };
 }
 
-async function work({ file, wasm, from, gpuExperts, copies, remember }: ExpertsTask): Promise<ExpertsReport> {
+async function work({ file, wasm, from, gpuExperts, copies, remember, backend = 'gpu', steps = 3 }: ExpertsTask): Promise<ExpertsReport> {
     Object.defineProperty(navigator, 'deviceMemory', { value: copies ? 4 : 0, configurable: true });
     const inner = await openSource(file, from);
     const source = new Watched(inner);
     const profiles = remember ? { get: kept<Uint8Array>, set: keep } : undefined;
     const core = await Core.create({ wasm: await (await fetch(wasm)).arrayBuffer(), gpu, ...(profiles ? { profiles } : {}) });
-    const engine = await core.open([source], { backend: 'gpu', precise: true, ...(gpuExperts ? { gpuExperts } : {}) });
+    const engine = await core.open([source], { backend, precise: true, ...(gpuExperts ? { gpuExperts } : {}) });
     const opened = source.reads;
     const { architecture, experts, gpuExperts: held } = engine.info;
-    const found = await (architecture === 'diffusion-gemma' ? canvasNumbers : textNumbers)(engine, source, !copies);
+    const found = await (architecture === 'diffusion-gemma' ? canvasNumbers : textNumbers)(engine, source, !copies, steps);
     engine.close();
     await source.close();
     return { source: inner.constructor.name, experts, gpuExperts: held, opening: opened, reads: source.reads - opened, ...found };
