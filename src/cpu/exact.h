@@ -112,7 +112,20 @@ static inline void exact_cosine_sine(float angle, float *cosine, float *sine) {
 
 /* ---- sums ---- */
 
-/* Sums of many values have lanes: lane l adds the values l, l + EXACT_LANES, …, and then the lanes are added up in halves. */
+/* A dot product has four lanes: lane l adds the products l, l + 4, … */
+static inline void exact_dot_add(float lanes[4], const float *a, const float *b, size_t n) {
+    float  sums[4] = { lanes[0], lanes[1], lanes[2], lanes[3] };
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        for (size_t l = 0; l < 4; l++) sums[l] += a[i + l] * b[i + l];
+    }
+    for (size_t l = 0; i + l < n; l++) sums[l] += a[i + l] * b[i + l];
+    for (size_t l = 0; l < 4; l++) lanes[l] = sums[l];
+}
+
+static inline float exact_dot_end(const float lanes[4]) { return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]); }
+
+/* Sums of many values have more: lane l adds the values l, l + EXACT_LANES, …, and then the lanes are added up in halves. */
 enum { EXACT_LANES = 256 };
 
 static inline float exact_lanes_sum(float lanes[EXACT_LANES]) {

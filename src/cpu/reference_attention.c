@@ -14,11 +14,10 @@ static void load_head(float *out, const kv_view *kv, const void *base, uint32_t 
     format->dequantise(out, (const uint8_t *)base + quant_row_bytes(format, at), kv->head / format->block);
 }
 
-/* Four lanes: lane l adds the products 4 i + l. */
-static float lanes_dot(const float *a, const float *b, size_t n) {
+static float score_of(const float *query, const float *key, size_t head) {
     float lanes[4] = { 0 };
-    for (size_t i = 0; i < n; i++) lanes[i % 4] += a[i] * b[i];
-    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+    exact_dot_add(lanes, query, key, head);
+    return exact_dot_end(lanes);
 }
 
 /* Twice over the keys, which gives the same bits everywhere (cpu/exact.h): for the largest score, and for the sums in the order of the keys. */
@@ -31,14 +30,14 @@ void reference_attention(const attention_job *job, size_t task, void *scratch) {
     float          highest = -INFINITY, sum = 0;
     for (uint64_t j = first; j <= last; j++) {
         load_head(row, &job->kv, job->kv.k, record_slot(job->records, job->sliding, (uint32_t)j), kv_head);
-        const float score = lanes_dot(q, row, head);
+        const float score = score_of(q, row, head);
         if (!(score <= highest)) highest = score;
     }
     for (size_t i = 0; i < head; i++) out[i] = 0;
     for (uint64_t j = first; j <= last; j++) {
         const uint32_t slot = record_slot(job->records, job->sliding, (uint32_t)j);
         load_head(row, &job->kv, job->kv.k, slot, kv_head);
-        const float weight = exact_exp(lanes_dot(q, row, head) - highest);
+        const float weight = exact_exp(score_of(q, row, head) - highest);
         load_head(row, &job->kv, job->kv.v, slot, kv_head);
         sum += weight;
         for (size_t i = 0; i < head; i++) out[i] += weight * row[i];

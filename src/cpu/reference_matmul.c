@@ -1,5 +1,6 @@
 /* The matrix products of the scalar table, as plain as possible. */
 
+#include "cpu/exact.h"
 #include "cpu/reference.h"
 #include "cpu/unpack.h"
 
@@ -44,28 +45,16 @@ void reference_matmul_q8(const matmul_job *job, size_t first, size_t last, void 
 /* Weights are converted to f32 a piece at a time; a piece is a multiple of every block length. */
 enum { PIECE = 4096, COLUMNS = 64 };
 
-/* A product's sum has four lanes, so that it gives the same bits everywhere (cpu/exact.h): lane l adds the products 4 i + l. */
-static void add_to_lanes(float lanes[4], const float *a, const float *b, size_t n) {
-    float  sums[4] = { lanes[0], lanes[1], lanes[2], lanes[3] };
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        for (size_t l = 0; l < 4; l++) sums[l] += a[i + l] * b[i + l];
-    }
-    for (size_t l = 0; i + l < n; l++) sums[l] += a[i + l] * b[i + l];
-    for (size_t l = 0; l < 4; l++) lanes[l] = sums[l];
-}
-
-/* One row times the columns from `first` on. */
+/* One row times the columns from `first` on; the order of the sums is that of cpu/exact.h. */
 static void row_times_columns(const matmul_job *job, size_t row, size_t first, size_t count, float *w) {
     const quant_format *format = quant_format_of((uint32_t)job->type);
     float               lanes[COLUMNS][4] = { 0 };
     for (size_t at = 0; at < job->k; at += PIECE) {
         const size_t n = min_size(PIECE, job->k - at);
         format->dequantise(w, job->w + row * job->row_bytes + quant_row_bytes(format, at), n / format->block);
-        for (size_t i = 0; i < count; i++) add_to_lanes(lanes[i], w, column_of_x(job, first + i) + at, n);
+        for (size_t i = 0; i < count; i++) exact_dot_add(lanes[i], w, column_of_x(job, first + i) + at, n);
     }
-    for (size_t i = 0; i < count; i++)
-        column_of_y(job, first + i)[row] = (lanes[i][0] + lanes[i][2]) + (lanes[i][1] + lanes[i][3]);
+    for (size_t i = 0; i < count; i++) column_of_y(job, first + i)[row] = exact_dot_end(lanes[i]);
 }
 
 void reference_matmul_f32(const matmul_job *job, size_t first, size_t last, void *scratch) {
