@@ -33,16 +33,14 @@ typedef struct {
 } engine_train_check;
 
 struct gm_engine {
-    turns           turns;        /* who may use the backend: engine_enter */
-    double          turn_seconds; /* how long a call may work before it returns GM_AGAIN */
-    gguf           *file;
-    gguf           *projector; /* a second file with towers; NULL: none */
-    model           weights;
-    graph           text;
-    engine_adapters adapters; /* adapters.h: with a second graph */
-    bool            on_gpu, precise;
-    bool
-        exact; /* precise, and a denoiser, whose steps multiply every difference in rounding: all backends compute the same bits */
+    turns               turns;        /* who may use the backend: engine_enter */
+    double              turn_seconds; /* how long a call may work before it returns GM_AGAIN */
+    gguf               *file;
+    gguf               *projector; /* a second file with towers; NULL: none */
+    model               weights;
+    graph               text;
+    engine_adapters     adapters; /* adapters.h: with a second graph */
+    bool                on_gpu, precise, exact;
     cpu_backend         cpu; /* one of the two is open */
     gpu_backend         gpu;
     plan_set            plans;

@@ -171,6 +171,7 @@ static gm_status plan_fetch(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
     model      shapes;
     TRY(model_shapes(engine->file, &shapes, e));
+    /* The steps of a denoiser multiply differences in rounding, so with --precise all backends compute the same bits. */
     engine->exact = engine->precise && shapes.config.canvas.length;
     model_free(&shapes);
     l->expected = model_fetch_bytes(&(model_fetch){ .file = engine->file, .matrices = true });
