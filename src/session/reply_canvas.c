@@ -32,9 +32,10 @@ gm_status reply_canvas_options(gm_reply *r, const gm_reply_options *o, error *e)
 
 gm_status reply_canvas_check(const gm_reply *r, error *e) {
     const gm_session *s = r->session;
-    const size_t      length = s->engine->weights.config.canvas.length, prompt = r->stats.prompt_tokens;
-    const size_t      wanted = max_size(r->canvas.count, 1), room = (size_t)round_up(wanted, length);
-    if (!s->engine->denoiser || (prompt <= s->kv.context && room <= s->kv.context - prompt)) return GM_OK;
+    if (!s->engine->denoiser) return GM_OK;
+    const size_t length = s->engine->weights.config.canvas.length, prompt = r->stats.prompt_tokens;
+    const size_t wanted = max_size(r->canvas.count, 1), room = (size_t)round_up(wanted, length);
+    if (prompt <= s->kv.context && room <= s->kv.context - prompt) return GM_OK;
     if (room == length)
         return fail(e, GM_CONTEXT_FULL,
                     "the prompt has %zu tokens, and the context of %zu has no room for a canvas of %zu behind it",
