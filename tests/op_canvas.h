@@ -79,9 +79,10 @@ static void canvas_compare_bits(op_case *c, const tensor *leaf, const float *set
     free(rows);
 }
 
-static void test_canvas_head(const backend *b, quant_type type, size_t tokens, size_t k, size_t m, float cap) {
-    CASE_OF(type, "%s: canvas head %s %zu × [%zu, %zu]%s%s", b->name, quant_format_of(type)->name, tokens, k, m,
-            cap > 0 ? " capped" : "", b->precise ? " precise" : "");
+static void test_canvas_head_in(const backend *b, quant_type type, size_t tokens, size_t k, size_t m, float cap,
+                                uint64_t most_binding) {
+    CASE_OF(type, "%s: canvas head %s %zu × [%zu, %zu]%s%s%s", b->name, quant_format_of(type)->name, tokens, k, m,
+            cap > 0 ? " capped" : "", b->precise ? " precise" : "", most_binding ? " in tiles" : "");
     const double loose = !b->gpu || b->precise ? 1e-5 : cpu_type_has_q8(type) ? 2e-2 : halves(b, type) ? 2e-3 : 1e-5;
     op_case      c = case_begin(b, tokens, k);
     uint8_t     *data = random_weights(type, k * m);
@@ -92,6 +93,7 @@ static void test_canvas_head(const backend *b, quant_type type, size_t tokens, s
     c.g.result = graph_canvas_head(&c.g, weight(&c, "w", type, k, m, 1, data), c.x, leaf, state, cap, 3);
     c.g.further[0] = state;
     canvas_settings(settings, tokens);
+    c.most_binding = most_binding;
     open_plan p = plan_open(&c);
     plan_write(&p, leaf, settings, tokens);
     for (size_t i = 0; i < 2; i++) /* what was there before does not matter */
@@ -113,6 +115,10 @@ static void test_canvas_head(const backend *b, quant_type type, size_t tokens, s
     free(z);
     free(soft);
     end(&c);
+}
+
+static void test_canvas_head(const backend *b, quant_type type, size_t tokens, size_t k, size_t m, float cap) {
+    test_canvas_head_in(b, type, tokens, k, m, cap, 0);
 }
 
 /* ---- CANVAS_NEXT ---- */

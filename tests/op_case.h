@@ -146,6 +146,17 @@ static size_t shape_class(const op_case *c) {
     return n;
 }
 
+/* In tiles of `most_binding`, if it is set. */
+static void case_lay_out_weights(op_case *c) {
+    gpu_info      *info = (gpu_info *)gpu_host_info(c->backend->gpu->host);
+    const uint64_t most = info->max_binding;
+    error          e = { 0 };
+    if (!c->most_binding) return;
+    info->max_binding = c->most_binding;
+    CHECK_MESSAGE(!gpu_backend_find_weights(c->backend->gpu, &c->g, &e), "%s", e.why);
+    info->max_binding = most;
+}
+
 static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     error            e = { 0 };
     gpu_plan        *plan = NULL;
@@ -158,13 +169,7 @@ static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
         CHECK_MESSAGE(!gpu_budget_make(&budget, &c->g, &(budget_options){ .slots = c->slots }, &e), "%s", e.why);
         gpu_backend_keep_to(b, &budget);
     }
-    if (c->most_binding) {
-        gpu_info      *info = (gpu_info *)gpu_host_info(b->host);
-        const uint64_t most = info->max_binding;
-        info->max_binding = c->most_binding;
-        CHECK_MESSAGE(!gpu_backend_find_weights(b, &c->g, &e), "%s", e.why);
-        info->max_binding = most;
-    }
+    case_lay_out_weights(c);
     while ((status = gpu_backend_upload(b, &c->g, &e)) == GM_AGAIN) gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!status, "upload: %s", e.why);
     if (status || gpu_plan_new(b, &c->g, shape_class(c), outputs + 1, &c->gpu_kv, &plan, &e)) {
@@ -263,6 +268,7 @@ static open_plan plan_open(op_case *c) {
     if (!b) cpu_plan_new(&c->backend->cpu, &c->g, c->tokens + 3, c->tokens, &p.cpu, &e);
     else {
         gpu_backend_clear(b);
+        case_lay_out_weights(c);
         while (gpu_backend_upload(b, &c->g, &e) == GM_AGAIN) gpu_host_wait(b->host, 100);
         if (!e.status) gpu_plan_new(b, &c->g, shape_class(c), c->tokens, &c->gpu_kv, &p.gpu, &e);
     }

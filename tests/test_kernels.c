@@ -295,7 +295,7 @@ static void test_rows_of(const cpu_kernels *kernels, size_t n) {
     kernels->clamp(y, a, -1, 0.5f, n), scalar->clamp(z, a, -1, 0.5f, n);
     CHECK(row_error(y, z, n) == 0);
     kernels->layer_norm(y, a, b, a, 1e-3f, n), scalar->layer_norm(z, a, b, a, 1e-3f, n);
-    CHECK(row_error(y, z, n) < 1e-4);
+    CHECK(row_error(y, z, n) < 3e-4); /* the mean cancels, and the bias again */
     kernels->scale(y, a, 1.7f, n), scalar->scale(z, a, 1.7f, n);
     CHECK(row_error(y, z, n) == 0);
     kernels->geglu(y, a, b, n), scalar->geglu(z, a, b, n);

@@ -189,6 +189,9 @@ static void test_exact(const backend *b) {
         test_norm(b, n, 96, 1, true);
         test_norm(b, n, 33, 3, false);
         test_norm(b, n, 1600, 1, true);
+        test_layer_norm(b, n, 96, 1, true);
+        test_layer_norm(b, n, 33, 3, false);
+        test_layer_norm(b, n, 1601, 1, true);
         test_op_vectors(b, n, 40, 3);
         test_elementwise(b, n, 1 + 16 * n);
         test_elementwise(b, n, 256);
@@ -205,7 +208,12 @@ static void test_exact(const backend *b) {
         test_experts(b, TYPE_F32, n, 40, 24, 8, 2);
         test_experts(b, TYPE_Q4_K, n, 256, 256, 4, 2);
     }
+    for (uint32_t type = 0; type < TYPE_COUNT; type++) {
+        const quant_format *f = quant_format_of(type);
+        if (f && f->dequantise) test_matmul(b, (quant_type)type, 2, 512, 5);
+    }
     test_op_attention(b, TYPE_F32, 70, 2, 512, 2, 1, 40);
+    test_op_attention(b, TYPE_Q8_0, 5, 5, 64, 4, 2, 0);
     test_image_blocks(b);
     test_experts(b, TYPE_Q8_0, 67, 64, 32, 16, 3);
     test_experts_with(b, TYPE_Q8_0, 37, 64, 32, 16, 3, false, 3);
@@ -214,6 +222,8 @@ static void test_exact(const backend *b) {
     test_select_means(b, 7, 9, 32, 1);
     test_canvas_heads(b);
     test_canvas_head(b, TYPE_F16, 5, 64, 2 * CANVAS_CHUNK + 300, 30); /* several chunks */
+    test_canvas_head_in(b, TYPE_F16, 7, 64, 2 * CANVAS_CHUNK + 300, 30,
+                        3 * CANVAS_CHUNK / 2 * 64 * sizeof(uint16_t)); /* in tiles of one chunk */
 }
 
 static void test_exact_ops(gpu_backend *gpu) {

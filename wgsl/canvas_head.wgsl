@@ -64,7 +64,7 @@ var<workgroup> ids:    array<vec2<u32>, threads>;
 // −ln(−ln(1 − u)), u = (word + ½) / 2^32. Near u = 0, 1 − u would lose its digits.
 fn noise(word: u32) -> f32 {
     let nearer = min(word, ~word);
-    let u = (f32(nearer >> 16u) * 65536.0 + f32(nearer & 0xffffu) + 0.5) / 4294967296.0; // or 1 − u
+    let u = (rounded(f32(nearer >> 16u) * 65536.0 + f32(nearer & 0xffffu)) + 0.5) * 0x1p-32f; // or 1 − u
     return -logarithm(select(-logarithm(u), log_ratio(quotient(u, 2.0 - u)), nearer == word));
 }
 
@@ -103,7 +103,7 @@ fn find_best(column: u32, thread: u32) {
             let place = column * chunk_stride + row;
             z[i] = read_value(place);
             if (cap > 0.0) { z[i] = cap * precise_tanh(z[i] * inverse_cap); }
-            z[i] *= inverse;
+            z[i] = rounded(z[i]) * inverse;
             write_value(place, z[i]);
             if (z[i] > best.x) {
                 best.x = z[i];

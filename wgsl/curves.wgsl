@@ -4,8 +4,8 @@
 
 #if EXACT
 fn gelu_of(x: f32) -> f32 {
-    let u = 0.7978845608 * x * (1.0 + rounded(rounded(0.044715 * x) * x));
-    return x * inverse(1.0 + exponential(min(-2.0 * u, 70.0)));
+    let u = rounded(rounded(0.7978845608 * x) * (1.0 + rounded(rounded(0.044715 * x) * x)));
+    return rounded(x * inverse(1.0 + exponential(min(-2.0 * u, 70.0))));
 }
 
 fn tanh_of(x: f32) -> f32 {
@@ -16,7 +16,7 @@ fn tanh_of(x: f32) -> f32 {
     p = rounded(p * q) + 1.0;
     let e = exponential(max(-2.0 * abs(x), -70.0));
     let t = (1.0 - e) * inverse(1.0 + e);
-    return select(select(t, -t, x < 0.0), x * p, abs(x) < 0.2);
+    return select(rounded(select(select(t, -t, x < 0.0), x * p, abs(x) < 0.2)), x, is_nan(x));
 }
 
 #if WIDE

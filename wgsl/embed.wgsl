@@ -10,6 +10,7 @@
 #include "weights.wgsl"
 
 #include "run.wgsl"
+#include "exact.wgsl"
 
 override k:              u32;
 override rows:           u32;
@@ -25,7 +26,8 @@ override y_token_stride: u32;
 @group(0) @binding(3) var<storage, read_write> ids: array<u32>;
 #endif
 
-fn store_quad(token: u32, quad: u32, v: vec4<f32>) {
+fn store_quad(token: u32, quad: u32, four: vec4<f32>) {
+    let v = rounded_four(four);
     let at = y_offset + token * y_token_stride + 4u * quad;
     for (var i = 0u; i < 4u; i++) {
         if (4u * quad + i < k) { y[at + i] = factor * v[i]; }

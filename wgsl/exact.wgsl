@@ -1,8 +1,9 @@
 // Arithmetic that gives the same bits on every GPU and on the CPU, if EXACT; src/cpu/exact.h has the same functions. Otherwise what the
 // GPU has of its own. Include with run.wgsl, or with EXPERTS where `groups` is bound.
 //
-// WGSL promises correct rounding of sums, differences and products only, and lets a compiler fuse a product with a sum. A product that is
-// added to something must therefore be `rounded`.
+// This needs sums, differences and products of f32 that are rounded to nearest, in the order that is written here. Compilers change it: they
+// fuse a product with a sum, and they move constants, as (x + y) + 1 → (x + 1) + y. So an intermediate result is `rounded` before something is
+// added to it, and before a constant is multiplied with it.
 
 #if EXACT
 // 0, which no compiler knows.
@@ -18,28 +19,31 @@ fn rounded_four(x: vec4<f32>) -> vec4<f32> { return bitcast<vec4<f32>>(bitcast<v
 
 fn inverse(x: f32) -> f32 {
     var y = bitcast<f32>(0x7ef311c7u - bitcast<u32>(x));
-    for (var i = 0; i < 4; i++) { y *= 2.0 - rounded(x * y); }
+    for (var i = 0; i < 4; i++) { y = rounded(y * (2.0 - rounded(x * y))); }
     return y;
 }
-fn quotient(a: f32, b: f32) -> f32 { return a * inverse(b); }
+fn quotient(a: f32, b: f32) -> f32 { return rounded(a * inverse(b)); }
 
 fn inverse_root(x: f32) -> f32 {
     var y = bitcast<f32>(0x5f3759dfu - (bitcast<u32>(x) >> 1u));
-    for (var i = 0; i < 4; i++) { y *= 1.5 - rounded(rounded(rounded(0.5 * x) * y) * y); }
+    for (var i = 0; i < 4; i++) { y = rounded(y * (1.5 - rounded(rounded(rounded(0.5 * x) * y) * y))); }
     return y;
 }
+
+fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }
 
 fn exponential(given: f32) -> f32 {
     let x = min(given, 80.0);
     let n = floor(rounded(x * 1.44269504) + 0.5);
-    let r = (x - rounded(n * 0.693359375)) - rounded(n * -2.12194440e-4);
+    let r = rounded(rounded(x - rounded(n * 0.693359375)) - rounded(n * -2.12194440e-4));
     var p = rounded(1.9875691500e-4 * r) + 1.3981999507e-3;
     p = rounded(p * r) + 8.3334519073e-3;
     p = rounded(p * r) + 4.1665795894e-2;
     p = rounded(p * r) + 1.6666665459e-1;
     p = rounded(p * r) + 5.0000001201e-1;
-    p = (rounded(p * rounded(r * r)) + r) + 1.0;
-    return select(bitcast<f32>(bitcast<u32>(p) + (bitcast<u32>(i32(n)) << 23u)), 0.0, x < -70.0);
+    p = rounded(rounded(p * rounded(r * r)) + r) + 1.0;
+    let power = bitcast<f32>(bitcast<u32>(p) + (bitcast<u32>(i32(n)) << 23u));
+    return select(select(power, 0.0, x < -70.0), given, is_nan(given));
 }
 
 fn logarithm(x: f32) -> f32 {
@@ -49,7 +53,7 @@ fn logarithm(x: f32) -> f32 {
         m *= 0.5;
         exponent++;
     }
-    return rounded(f32(exponent) * 0.693147181) + log_ratio((m - 1.0) * inverse(m + 1.0));
+    return rounded(rounded(f32(exponent) * 0.693147181) + log_ratio(rounded((m - 1.0) * inverse(m + 1.0))));
 }
 #else
 fn rounded(x: f32) -> f32 { return x; }
@@ -70,7 +74,7 @@ fn log_ratio(s: f32) -> f32 {
     p = rounded(p * q) + 1.0 / 5.0;
     p = rounded(p * q) + 1.0 / 3.0;
     p = rounded(p * q) + 1.0;
-    return rounded(2.0 * s * p);
+    return rounded(2.0 * rounded(s * p));
 }
 
 #if WIDE

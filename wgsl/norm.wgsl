@@ -41,13 +41,8 @@ const threads = ${THREADS}u;
 #if EXACT
 var<workgroup> lanes: array<unit, threads>;
 
-fn squares_of_row(source: u32, mean: unit, thread: u32) -> f32 {
-    var squares = unit();
-    for (var i = thread; i < n; i += threads) {
-        let x = a[source + i] - mean;
-        squares += rounded_unit(x * x);
-    }
-    lanes[thread] = squares;
+fn lanes_sum(mine: unit, thread: u32) -> f32 {
+    lanes[thread] = mine;
     for (var half = threads / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (thread < half) { lanes[thread] += lanes[thread + half]; }
@@ -77,15 +72,26 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
 
 #if CENTRED
+#if EXACT
+    var values = unit();
+    for (var i = thread; i < n; i += threads) { values += a[source + i]; }
+    let mean = unit(rounded(lanes_sum(values, thread) * share));
+#else
     var values = 0.0;
     for (var i = thread; i < n; i += threads) { values += total(a[source + i]); }
     let mean = unit(workgroup_sum(values, thread, subgroup_size) * share);
+#endif
     workgroupBarrier();
 #else
     let mean = unit(0.0);
 #endif
 #if EXACT
-    let sum = squares_of_row(source, mean, thread);
+    var squares = unit();
+    for (var i = thread; i < n; i += threads) {
+        let x = a[source + i] - mean;
+        squares += rounded_unit(x * x);
+    }
+    let sum = lanes_sum(squares, thread);
 #else
     var squares = 0.0;
     for (var i = thread; i < n; i += threads) { squares += square(a[source + i] - mean); }
@@ -94,7 +100,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 
     let scale = inverse_root(rounded(sum * share) + eps);
 #if BIAS
-    for (var i = thread; i < n; i += threads) { out[to + i] = (a[source + i] - mean) * scale * w[i] + b[i]; }
+    for (var i = thread; i < n; i += threads) { out[to + i] = rounded_unit((a[source + i] - mean) * scale * w[i]) + b[i]; }
 #elif WEIGHT
     for (var i = thread; i < n; i += threads) { out[to + i] = (a[source + i] - mean) * scale * w[i]; }
 #else

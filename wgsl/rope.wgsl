@@ -23,6 +23,9 @@ const threads = 64u;
 @group(0) @binding(1) var<storage, read_write> out:         array<f32>;
 @group(0) @binding(2) var<storage, read>       run:         Run;
 
+// To the nearest float: a conversion may round either way.
+fn float_of(x: u32) -> f32 { return f32(x >> 16u) * 65536.0 + f32(x & 0xffffu); }
+
 // Cosine and sine of an angle of up to 2^24. WGSL guarantees no useful accuracy for its sin and cos beyond π, so we remove whole
 // turns in integer arithmetic: the angle is m · 2^-s, and we have 96 bits of 1/2π.
 fn cosine_sine(angle: f32) -> vec2<f32> {
@@ -39,7 +42,9 @@ fn cosine_sine(angle: f32) -> vec2<f32> {
         let turn = (high.y << (32u - s)) | (high.x >> s);
         let finer = (high.x << (32u - s)) | (middle.x >> s);
         quarter = (turn + 0x20000000u) >> 30u;
-        rest = (f32(bitcast<i32>(turn - (quarter << 30u))) + f32(finer) * 0x1p-32f) * (6.283185307179586 * 0x1p-32f);
+        let eighths = bitcast<i32>(turn - (quarter << 30u));
+        let size = float_of(u32(abs(eighths)));
+        rest = rounded(select(size, -size, eighths < 0) + float_of(finer) * 0x1p-32f) * (6.283185307179586 * 0x1p-32f);
     }
     // |rest| ≤ π/4, where the series converges quickly
     let q = rounded(rest * rest);

@@ -28,11 +28,12 @@ static void rms_norm_back(float *y, const float *x, const float *w, const float 
 }
 
 static void centred_norm(float *y, const float *x, const float *w, const float *b, float eps, size_t n) {
-    double sum = 0, squares = 0;
-    for (size_t i = 0; i < n; i++) sum += x[i];
-    const double mean = sum / (double)n;
-    for (size_t i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
-    const float centre = (float)mean, r = (float)(1 / sqrt(squares / (double)n + eps));
+    float       sums[EXACT_LANES] = { 0 }, squares[EXACT_LANES] = { 0 };
+    const float share = 1 / (float)n;
+    for (size_t i = 0; i < n; i++) sums[i % EXACT_LANES] += x[i];
+    const float centre = exact_lanes_sum(sums) * share;
+    for (size_t i = 0; i < n; i++) squares[i % EXACT_LANES] += (x[i] - centre) * (x[i] - centre);
+    const float r = exact_inverse_root(exact_lanes_sum(squares) * share + eps);
     for (size_t i = 0; i < n; i++) y[i] = (x[i] - centre) * r * w[i] + (b ? b[i] : 0);
 }
 

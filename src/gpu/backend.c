@@ -102,6 +102,13 @@ fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outp
                            .most_column = gpu_matvec_most_column(info) };
 }
 
+/* A canvas's table in several tiles: each but the last consists of whole chunks, whose sums then are the CPU's. */
+static void lay_out_whole_chunks(weight_layout *l) {
+    if (l->experts > 1 || l->tiles < 2 || l->tile_rows <= CANVAS_CHUNK) return;
+    l->tile_rows -= l->tile_rows % CANVAS_CHUNK;
+    l->tiles = (l->rows + l->tile_rows - 1) / l->tile_rows;
+}
+
 /* The budget says which weights stay in main memory. Joined parts are uploaded into the slot as one tile. */
 static gm_status lay_out(gpu_backend *b, gpu_weight *w, const tensor *first, const uint64_t ne[3], error *e) {
     const budget_weight *plan = b->budget ? gpu_budget_weight(b->budget, first) : NULL;
@@ -112,7 +119,11 @@ static gm_status lay_out(gpu_backend *b, gpu_weight *w, const tensor *first, con
     if (w->streamed && w->part_count == 1 && plan->slot < most) most = plan->slot;
     TRY(weight_layout_make(&w->like, first->type, ne, most, e));
     const uint64_t slots[3] = { ne[0], ne[1], w->cached ? b->budget->slots : ne[2] };
-    return weight_layout_make(&w->layout, first->type, slots, most, e);
+    TRY(weight_layout_make(&w->layout, first->type, slots, most, e));
+    if (!gpu_host_info(b->host)->exact) return GM_OK;
+    lay_out_whole_chunks(&w->like);
+    lay_out_whole_chunks(&w->layout);
+    return GM_OK;
 }
 
 static gm_status add_matrix(gpu_backend *b, gpu_weight *w, tensor *const *parts, error *e) {

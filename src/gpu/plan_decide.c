@@ -69,6 +69,10 @@ static gm_status plan_decide_weight(gpu_plan *p, size_t i, error *e) {
     if (canvas && d->part_rows)
         return fail(e, GM_UNSUPPORTED, "'%s' lies joined with other weights, which a canvas does not expect",
                     o->in[0]->name);
+    const weight_layout *l = &d->weight->layout;
+    if (canvas && gpu_host_info(p->backend->host)->exact && l->tiles > 1 && l->tile_rows % CANVAS_CHUNK)
+        return fail(e, GM_UNSUPPORTED, "a binding of this GPU holds %u rows of '%s', and exact results take %u at once",
+                    (unsigned)l->tile_rows, o->in[0]->name, (unsigned)CANVAS_CHUNK);
     if ((!op_is_product_back(o) || !(d->weight->streamed || d->weight->cached)) &&
         (!canvas || !(d->weight->streamed || d->weight->gathered)))
         return GM_OK;

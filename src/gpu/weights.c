@@ -3,7 +3,6 @@
 #include "gpu/weights.h"
 
 #include "gpu/kernel_build.h"
-#include "graph/graph.h"
 
 /* The planes' bits per chunk of 32 weights; weights.wgsl explains the defines. */
 typedef struct {
@@ -72,9 +71,8 @@ gm_status weight_layout_make(weight_layout *out, quant_type type, const uint64_t
     }
     const uint64_t chunks = (k + 31) / 32, unit = experts > 1 ? rows : 1; /* rows that must not be separated */
     uint64_t       units = steps_that_fit(f, chunks * unit, all_rows / unit, most_bytes);
-    /* Transposed products take 32 rows at a time, canvases CANVAS_CHUNK. */
-    const uint64_t at_once = units > CANVAS_CHUNK ? CANVAS_CHUNK : 32;
-    if (unit == 1 && units < all_rows && units > at_once) units -= units % at_once;
+    if (unit == 1 && units < all_rows && units > 32)
+        units -= units % 32; /* transposed products take 32 rows at a time */
     if (!units) {
         return fail(e, GM_UNSUPPORTED,
                     "%s of a weight of type %s takes %llu bytes, but a binding of this GPU holds %llu",
