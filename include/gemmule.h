@@ -114,9 +114,9 @@ typedef struct {
         mmproj; /* a second file with the model's towers, as llama.cpp has them; NULL: none, or they are in the model's file */
     gm_backend backend;
     uint32_t   threads; /* CPU threads; 0: the physical cores */
-    bool
-        precise; /* f32 activations, f32 keys and values, f32 sums: slower, exact against the reference. A diffusion model then computes the same
-                   * bits on every backend, so that a seed gives the same text everywhere (unless `cpu` names an instruction set) */
+    /* f32 activations, keys, values and sums: slower, exact against the reference. A diffusion model then computes the same bits on every
+     * backend, so that a seed gives the same text (unless `cpu` names an instruction set). */
+    bool        precise;
     const char *cpu;         /* instruction set: "scalar", "avx2", "avx512", "neon"; NULL: the best available */
     uint32_t    gpu;         /* 1 + its number in `gemmule devices`; 0: the fastest */
     const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */

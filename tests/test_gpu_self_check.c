@@ -1,6 +1,7 @@
 /* The self-check: a GPU that is right passes for every model and every weight type; one that gets a single value of anything
  * wrong is refused, with the name of what it got wrong. */
 
+#include "gpu/features.h"
 #include "model/model.h"
 #include "model/towers.h"
 #include "session/self_check.h"
@@ -230,6 +231,34 @@ static void test_tower_checks(gpu_host *h, bool sight, size_t least) {
     close_subject(&s);
 }
 
+/* A GPU that should be exact has the CPU's bits in every check. One that differs in the last of them passes, and that is known. */
+static void test_exact_check(gpu_host *h) {
+    const self_check_options options = { .kv = TYPE_F32, .precise = true, .outputs = 16, .quick = true };
+    gpu_info                *info = (gpu_info *)gpu_host_info(h);
+    const gpu_info           before = *info;
+    subject                  s;
+    TEST("the self-check notices what is not exact");
+    if (!check_open_model(&s, "tests/fixtures/tiny-diffusion.gguf")) return;
+    gpu_features_be_exact(info);
+    char *name = NULL;
+    for (size_t i = 0; i < 2; i++) {
+        spoiler     last_bit = { .what = i ? name : NULL, .times = 1 + 0x1p-23f };
+        error       e = { 0 };
+        self_check *check = NULL;
+        gm_status   status = subject_check_new(h, &s, &options, &check, &e);
+        if (status) break;
+        self_check_spoil_by(check, spoil, &last_bit);
+        if (!i) name = strdup(self_check_name(check, 0));
+        while ((status = self_check_step(check, &e)) == GM_AGAIN) gpu_host_wait(h, 100);
+        CHECK_MESSAGE(!status && self_check_inexact(check) == (i > 0) && last_bit.runs >= i, "%s", e.why);
+        self_check_free(check);
+    }
+    CHECK(name);
+    free(name);
+    *info = before;
+    close_subject(&s);
+}
+
 /* What another K/V type adds is attention, and nothing else. */
 static void test_check_kv(gpu_host *h, quant_type kv, const char *name) {
     static const quant_type  usual = TYPE_F16;
@@ -323,7 +352,7 @@ static void test_canvas_head_check(gpu_host *h) {
     close_subject(&s);
 }
 
-/* With an argument: only the checks that it names, "draws", "towers", "kv", "slots" or "canvas". */
+/* With an argument: only the checks that it names, "draws", "towers", "kv", "slots", "canvas" or "exact". */
 int main(int argc, char **argv) {
     static const char *const disabled[] = { NULL, "subgroups,dot4,f16" };
     for (size_t i = 0; i < COUNT_OF(disabled); i++) {
@@ -336,6 +365,7 @@ int main(int argc, char **argv) {
             if (!strcmp(argv[1], "draws")) test_draws(h);
             else if (!strcmp(argv[1], "slots")) test_expert_slots(h);
             else if (!strcmp(argv[1], "canvas")) test_canvas_head_check(h);
+            else if (!strcmp(argv[1], "exact")) test_exact_check(h);
             else if (!strcmp(argv[1], "towers")) test_tower_checks(h, true, 5), test_tower_checks(h, false, 6);
             else test_check_kv(h, TYPE_Q8_0, "q8_0");
             gpu_host_close(h);
@@ -345,6 +375,7 @@ int main(int argc, char **argv) {
         test_expert_slots(h);
         if (!disabled[i]) {
             test_canvas_head_check(h);
+            test_exact_check(h);
             test_check_kv(h, TYPE_Q8_0, "q8_0");
             test_check_kv(h, TYPE_F32, "f32");
             test_tower_checks(h, true, 5);

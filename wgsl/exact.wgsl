@@ -1,4 +1,4 @@
-// Arithmetic that gives the same bits on every GPU and on the CPU, if EXACT; src/cpu/exact.h has the same functions. Otherwise what the
+// Arithmetic that gives the same bits as the CPU, if EXACT; src/cpu/exact.h has the same functions. Otherwise what the
 // GPU has of its own. Include with run.wgsl, or with EXPERTS where `groups` is bound.
 //
 // This needs sums, differences and products of f32 that are rounded to nearest, in the order that is written here. Compilers change it: they

@@ -1,5 +1,5 @@
-/* Functions that give the same bits on every processor and on every GPU (wgsl/exact.wgsl has the same ones). They consist of sums, products
- * and differences of f32, each rounded by itself and in this order, and of integer arithmetic: no division, no square root, no library. They are
+/* Functions that give the same bits on every processor, and on GPUs by wgsl/exact.wgsl, which has the same ones. They consist of sums, products
+ * and differences of f32, each rounded to nearest, in this order, and of integer arithmetic: no division, no square root, no library. They are
  * right to about 2 · 10^-7. */
 
 #ifndef GM_CPU_EXACT_H

@@ -68,7 +68,7 @@ struct gm_engine {
     const char        **stops; /* with most_tokens what ends a reply for which nothing else is asked; 0: nothing */
     size_t              stop_count;
     uint32_t            most_tokens;
-    char                note[400]; /* what does not fit into GPU memory */
+    char                note[512]; /* what does not fit into GPU memory, or is not exact */
     char                why_device[400];
     char                digest[65]; /* identifies model and weights */
     const char         *cache;      /* a folder for the profile of experts; NULL: it is not stored */

@@ -276,6 +276,13 @@ static gm_status check_gpu(engine_load *l, error *e) {
     const gm_status status = self_check_step(l->check, e);
     if (status) return status;
     l->engine->seconds.check = clock_seconds() - l->stage_started;
+    if (self_check_inexact(l->check)) {
+        char *note = l->engine->note;
+        snprintf(note + strlen(note), sizeof l->engine->note - strlen(note),
+                 "%sthis GPU rounds differently from the CPU: despite --precise, a seed may give another text than "
+                 "elsewhere",
+                 *note ? "; " : "");
+    }
     self_check_free(l->check);
     l->check = NULL;
     l->checked = true;

@@ -84,6 +84,7 @@ struct self_check {
     void             *spoil_user;
     reads            *reads;
     check_draws      *draws; /* NULL: the sampler is not checked */
+    bool              inexact;
 
     /* the check that is under way */
     size_t       next, run;
