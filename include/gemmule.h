@@ -491,7 +491,7 @@ typedef struct {
     uint32_t           logprobs; /* alternatives per token, with every piece; at most 20 */
     bool               want_logprobs;
     /* The tokens that a session held when this same reply broke off, for example because the GPU was lost. What follows
-     * the prompt is taken as the beginning of the answer, and its pieces come again. */
+     * the prompt is taken as the beginning of the answer, and its text comes again. */
     const int32_t *resume;
     size_t         resume_count;
     /* Diffusion models: how the canvas of the answer begins, as text with holes; NULL: as noise. Text stays as it is, [[12]] is a hole of 12

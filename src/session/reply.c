@@ -348,7 +348,7 @@ static gm_status end_text(gm_reply *r, error *e) {
     return GM_OK;
 }
 
-/* Repeats the next resumed token, with the same pieces as the first time. */
+/* Repeats the text of the next resumed token. */
 static gm_status write_resumed(gm_reply *r, error *e) {
     const int32_t token = r->prompt.ids[r->stats.prompt_tokens + r->stats.reply_tokens++];
     TRY(reply_feed_token(r, token, e));

@@ -238,7 +238,7 @@ export interface ReplyOptions {
     /** Log-probabilities with this many alternatives per token (at most 20). 0: only of the chosen token. Default: none. */
     logprobs?: number;
     /** The tokens that a session held when this same reply was interrupted, as by a lost GPU. Those after the prompt are the beginning of
-     * the answer; its pieces come again. */
+     * the answer; its text comes again. */
     resume?: Int32Array;
     /** Diffusion models: how the canvas of the answer begins. Text stays as it is, `[[12]]` is a hole of 12 tokens, `[[=text]]` is text to start
      * from, which the model may change, and `[[[[]]` stands for `[[`. In text to start from, `\]` stands for `]` and `\\` for `\`. Behind all
