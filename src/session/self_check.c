@@ -82,7 +82,7 @@ void self_check_spoil_by(self_check *c, self_check_spoil *spoil, void *user) {
     c->spoil_user = user;
 }
 
-bool self_check_inexact(const self_check *c) { return c->inexact; }
+bool self_check_inexact(const self_check *c) { return c && c->inexact; }
 
 const char *self_check_name(const self_check *c, size_t index) {
     return index < c->count ? c->checks[index].what : check_draws_name(c->draws, index - c->count);

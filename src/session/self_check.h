@@ -53,7 +53,7 @@ gm_status self_check_step(self_check *c, error *e);
 /* Kernels that are still to be handed to the compiler; until there are none, there is no reason to wait between steps. */
 size_t self_check_kernels_left(const self_check *c);
 
-/* Whether a GPU that should be exact (gpu_host_be_exact) gave other bits than the CPU, within the tolerance. */
+/* Whether a GPU that should be exact (gpu_host_be_exact) gave other bits than the CPU, within the tolerance. NULL: nothing was checked. */
 bool self_check_inexact(const self_check *c);
 
 /* For tests: `spoil` may change what came back from the GPU before it is compared. */
