@@ -196,6 +196,7 @@ describe('the canvas', { timeout: 1_000_000 }, () => {
         await page.locator('.rewrite-box textarea').evaluate((box: HTMLTextAreaElement, place) => box.setSelectionRange(place, place + 2), at);
         await page.locator('.rewrite-box textarea').press('Shift+ArrowRight');
         await page.waitForFunction(() => document.querySelector('.rewrite-part mark')?.textContent === 'fox');
+        await page.waitForFunction(() => document.querySelector<HTMLInputElement>('.rewrite-length input')?.value === '3');
         await length.fill('4');
         await page.getByRole('button', { name: 'Rewrite', exact: true }).click();
         await page.waitForFunction(() => document.querySelector('.branches')?.textContent === '2/2' && !document.querySelector('.send.stop'));
