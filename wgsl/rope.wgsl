@@ -42,9 +42,9 @@ fn cosine_sine(angle: f32) -> vec2<f32> {
         let turn = (high.y << (32u - s)) | (high.x >> s);
         let finer = (high.x << (32u - s)) | (middle.x >> s);
         quarter = (turn + 0x20000000u) >> 30u;
-        let eighths = bitcast<i32>(turn - (quarter << 30u));
-        let size = float_of(u32(abs(eighths)));
-        rest = rounded(select(size, -size, eighths < 0) + float_of(finer) * 0x1p-32f) * (6.283185307179586 * 0x1p-32f);
+        let beside = bitcast<i32>(turn - (quarter << 30u)); // the nearest quarter turn, in units of 2^-32 turns
+        let size = float_of(u32(abs(beside)));
+        rest = rounded(select(size, -size, beside < 0) + float_of(finer) * 0x1p-32f) * (6.283185307179586 * 0x1p-32f);
     }
     // |rest| ≤ π/4, where the series converges quickly
     let q = rounded(rest * rest);
